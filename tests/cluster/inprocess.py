@@ -1,7 +1,7 @@
-"""The in-process shell: one program, learners on threads, the syncer on an event loop.
+"""An in-process shell: one program, learners on threads, the syncer on an event loop.
 
-The same learners, rules and arithmetic as on Ray, without processes between them: for tests, and
-for stepping through a run with a debugger.
+The learners, rules and arithmetic are the ones that run on Ray, without processes between them. The
+shell is for tests, and for stepping through a run with a debugger.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 class LocalLink(Link):
-    """A learner's way to a syncer in the same process: its calls run on the syncer's loop."""
+    """A link to a syncer in the same process; its calls run on the syncer's event loop."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -91,7 +91,7 @@ class LocalLink(Link):
 
 
 class LocalCluster:
-    """Everything of a run in this process; it is its own `Ports`."""
+    """All parts of a run in this process. The class implements `Ports` itself."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class LocalCluster:
         self._fates = Fates()
 
     def run(self, learners: Mapping[Island, Learner]) -> None:
-        """Train to the end; raises what broke, be it in the syncer or in a learner."""
+        """Train to the end, and raise any exception of the syncer or of a learner."""
         self.learners.update(learners)
         broken: list[BaseException] = []
 
@@ -207,5 +207,5 @@ class LocalCluster:
         return self.learners[life.island].leave()
 
     async def break_down(self, life: Life, why: str) -> None:
-        """What a learner raises here ends the run, which is there for looking at it."""
+        """End the run when a learner raises, so that a debugger or a test sees the exception."""
         raise RunFailed(f"{life} failed: {why}")

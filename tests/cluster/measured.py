@@ -1,7 +1,7 @@
-"""What parts of a run take of memory, by the kernel's count: `python -m tests.cluster.measured`.
+"""A comparison of memory formulas with the kernel's counts: `python -m tests.cluster.measured`.
 
-Prints JSON: of each figure what the formula says and what the kernel does, in bytes. In a process
-of its own, whose allocator gives back at once what is freed.
+Prints JSON: for each figure the bytes of the formula and the bytes that the kernel counts. It runs
+in a process of its own, whose allocator returns freed memory at once.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ from islands.exchange import Basis, Cut, Downlink, FragmentSnapshot, Uplink
 from islands.learner_messages import HandOver, Track
 
 FRAGMENTS, SIDE, LEARNERS = 4, 1600, 3
-"""10 M parameters."""
+"""The sizes of a model of 10 M parameters."""
 LAYOUT = cut([Leaf(f"w{p}", (SIDE, SIDE)) for p in range(FRAGMENTS)], FRAGMENTS)
 ALL = [Fragment(p) for p in range(FRAGMENTS)]
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
 VERSIONS = 4
-"""More than there are differences kept."""
+"""The merges of each fragment: more than the number of differences that a shard keeps."""
 
 
 def config_of(*overrides: str) -> Config:
@@ -75,7 +75,7 @@ def config_of(*overrides: str) -> Config:
 
 
 class Since:
-    """How much more there is than at the beginning, and has been at most."""
+    """The growth of this process's memory since the object was made, now and at its peak."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -87,8 +87,8 @@ class Since:
         return procfs.own_bytes(self._pid) - self._before
 
     def most(self, call: Callable[[], object]) -> int:
-        """While this is called."""
-        Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is now
+        """Return the peak growth in bytes while `call` runs."""
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak to the present size
         before = procfs.rss_bytes(self._pid) - self.now
         call()
         return procfs.peak_bytes(self._pid) - before
@@ -99,7 +99,7 @@ def numbers(p: int) -> np.ndarray:
 
 
 class Rounds:
-    """A shard in this process, and what is handed in to it."""
+    """A shard in this process and the contributions that it receives."""
 
     def __init__(self, config: Config, folder: Path, *, stores: bool) -> None:
         self.config, self.stores = config, stores
@@ -132,7 +132,7 @@ class Rounds:
 
 
 Found = dict[str, tuple[int, int]]
-"""By name: what the formula says, and what there is."""
+"""Bytes by name of the figure: what the formula says, and what the kernel counts."""
 
 
 def of_a_shard(folder: Path, *overrides: str, stores: bool = True) -> Found:
@@ -153,8 +153,8 @@ def of_a_shard(folder: Path, *overrides: str, stores: bool = True) -> Found:
     found["in flight"] = (steady + flying, since.now)
     most = since.most(lambda: rounds.merged(p, VERSIONS, items))
     extra = {term.name: term.nbytes for term in terms if term.peak}
-    merging = flying + extra.get("to undo a merge", 0)  # before what was handed in is dropped
-    storing = extra["a copy to store"] if stores else 0  # after that
+    merging = flying + extra.get("to undo a merge", 0)  # before the contributions are dropped
+    storing = extra["a copy to store"] if stores else 0  # after the contributions are dropped
     made = extra["a difference being made"]
     return found | {"a merge": (steady + made + max(merging, storing), most)}
 

@@ -1,7 +1,7 @@
-"""A run that leaves everything on the disk that a real one leaves, without Ray and without JAX.
+"""A run that writes every file of a real one, without Ray and without JAX.
 
-The rules, the shard, the tape and the stores are the real ones; the learners hand in numbers that
-a generator draws.
+The rules, the shard, the tape and the stores are the real ones; the learners hand in random
+numbers.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ batch_size = 1
 keep_contributions = true
 """
 TOKENS = 100
-"""Of one step."""
+"""The tokens of one step."""
 
 
 def measures_of(config: Config) -> Measures:
@@ -87,7 +87,7 @@ def copied(arrays: Arrays) -> Arrays:
 
 
 class Played:
-    """Two learners that take turns, and what they leave in `run_dir`."""
+    """Two learners that take turns, and the files that they leave in `run_dir`."""
 
     def __init__(self, run_dir: Path, config: str = CONFIG) -> None:
         self.run_dir = run_dir
@@ -96,7 +96,7 @@ class Played:
         self._config = load(run_dir / "config.toml")
         self.rule = rule_of(self._config, LAYOUT)
         self.state: State = initial(self.rule)
-        self.kept: State | None = None  # of the newest snapshot
+        self.kept: State | None = None  # the state in the newest snapshot
         self._rng = np.random.default_rng(0)
         self._store = FragmentStore(
             Folder(run_dir), LAYOUT, keep=self._config.durability.keep_snapshots
@@ -111,15 +111,17 @@ class Played:
         self.measures = measures_of(self._config)
         self.notes = Notes(Folder(run_dir), self.measures, lambda: self._now_s)
         self._steps: dict[Life, int] = {}
-        self._reads: dict[Life, Lease] = {}  # the first lease that each was granted
+        self._reads: dict[Life, Lease] = {}  # the first lease that was granted to each life
         self._given: dict[tuple[Life, Fragment], int] = {}
 
     def _drawn(self, p: int) -> Flat:
         return self._rng.normal(size=LAYOUT.sizes[p]).astype(np.float32)
 
     def to_the_end(self, steps: int, snapshot_every: int | None = None) -> None:
-        """So many steps of each, then what a run does when it is asked to stop; a snapshot each so
-        many steps, and one at the end."""
+        """Train `steps` steps on each learner, then stop as a run does on request.
+
+        Takes a snapshot every `snapshot_every` steps, and one at the end.
+        """
         self.train(steps, snapshot_every)
         self.feed(Stop("enough"))
         self.keep_snapshot()
@@ -128,7 +130,7 @@ class Played:
         write_json(self.run_dir / SUMMARY, {"global_sha256": fingerprint(flats)})
 
     def train(self, steps: int, snapshot_every: int | None = None) -> None:
-        """Let both join, and take so many steps."""
+        """Let both learners join, and take `steps` steps on each."""
         self._steps = {}
         for number in range(2):
             self.feed(Join(Island(f"local-{number}"), "local", LAYOUT.fingerprint))
@@ -141,7 +143,7 @@ class Played:
 
     @property
     def lives(self) -> list[Life]:
-        """The present lives of the islands."""
+        """The current lives of the islands."""
         return [*self._steps]
 
     def close(self) -> None:
@@ -149,7 +151,7 @@ class Played:
         self.notes.close()
 
     def keep_snapshot(self) -> None:
-        """As the syncer's actor does it."""
+        """Take a snapshot in the same way as the syncer's actor."""
         depot, layout, tape = Folder(self.run_dir), LAYOUT.fingerprint, self._tape
         self.kept = self.state
         sealed = tape.seal()
@@ -163,7 +165,7 @@ class Played:
             forget_before(depot, self._config.durability.keep_segments)
 
     def feed(self, event: Event) -> None:
-        """Feed an event, and whatever follows from it."""
+        """Feed an event, and every event that follows from it."""
         coming = deque([event])
         while coming:
             event = coming.popleft()
@@ -215,7 +217,7 @@ class Played:
         )
         payload = encode(self._config.sync.wire_up, self._drawn(p))
         wire, moments = wire_of_moments(self._config), None
-        if wire is not None and (stop // 4 + life.incarnation) % 3:  # not everyone, and not always
+        if wire is not None and (stop // 4 + life.incarnation) % 3:  # some contributions have none
             moments = encode(wire, self._drawn(p))
         return Arrived(self._shard.receive(said, joined(payload, moments)))
 

@@ -1,7 +1,7 @@
-"""A run directory as a killed run leaves it, harm done to one of its files, and its resume.
+"""A run directory of a killed run, damage to one of its files, and its resume.
 
-The resume is that of `archipelago run --resume`, step by step and without Ray: the same classes and
-functions, called in the same order, on the same files.
+The resume does what `archipelago run --resume` does, step by step and without Ray: it calls the
+same classes and functions in the same order on the same files.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from tests.cluster import played
 from tests.cluster.played import LAYOUT, Played, measures_of
 
 NOBODY = 4_194_299
-"""A process number that this machine does not use; `born` keeps it apart from any that it may."""
+"""A process number that this machine does not use; `born` tells it from a real process."""
 CONFIG = played.CONFIG.replace("keep_contributions = true", "")
 F = (Fragment(0), Fragment(1))
 
 
 class Again(Played):
-    """A run that goes on from its directory, as the fleet, the shard and the syncer do it."""
+    """A run that resumes from its directory, as the fleet, the shard and the syncer resume it."""
 
     def __init__(self, run_dir: Path, before: Played, *, from_stored: bool = False) -> None:
-        """`before`: the same run, for the initial model that its task would make again.
+        """Resume the run in `run_dir`; `before` gives the initial model that its task would make.
 
         Errors: those of a resume.
         """
@@ -59,7 +59,7 @@ class Again(Played):
         files = DepotFiles(self._store, Fence(depot, 0), StoringPace(measured=False))
         self._shard = shard_over(config, lambda: (LAYOUT, files), map)
         self.history = dict(before.history)
-        if begins:  # a fleet that remembers nothing begins, and the syncer finds the tape
+        if begins:  # a fleet without a memory begins, and the syncer finds the tape
             self._shard.seed({p: before.history[p, Version(0, 0)] for p in F})
             save_layout(depot, LAYOUT)
         load_layout(depot)
@@ -90,12 +90,12 @@ class Again(Played):
 
     @property
     def damage(self) -> str:
-        """What `archipelago status` says of damaged files."""
+        """The text of `archipelago status` about damaged files."""
         return self._figures["damage"]
 
     @property
     def merges_lost(self) -> int:
-        """What it says of merges that are gone."""
+        """The lost merges that `archipelago status` counts."""
         return self._figures["merges_lost"]
 
     @property
@@ -105,7 +105,7 @@ class Again(Played):
         return figures
 
     def goes_on(self) -> None:
-        """Train on, keep a snapshot, and end."""
+        """Train on, take a snapshot, and close the run."""
         before = self.state.t
         self.train(before + 12)
         self.keep_snapshot()
@@ -117,8 +117,9 @@ class Again(Played):
 
 
 def at_the_door(run_dir: Path, config: Config, *, from_stored: bool = False) -> tuple[int, bool]:
-    """Take the run over as `run --resume` and its fleet do. Returns the owner's number, and whether
-    the fleet has to begin, since it remembers nothing.
+    """Take the run over as `run --resume` and its fleet do.
+
+    Returns the owner's number, and whether the fleet has to begin because it remembers nothing.
 
     Errors: those of a resume.
     """
@@ -133,7 +134,7 @@ def at_the_door(run_dir: Path, config: Config, *, from_stored: bool = False) -> 
 
 
 def beside(run_dir: Path) -> None:
-    """What the fleet of a killed run leaves beside the model."""
+    """Write the files that the fleet of a killed run leaves beside the model."""
     depot = Folder(run_dir)
     ownership.take(depot, run_dir.name, dead("first"))
     runs.announce(run_dir, runs.Live(run_dir.name, "n", "1.2.3.4:5", pid=NOBODY, born=1))
@@ -145,13 +146,17 @@ def beside(run_dir: Path) -> None:
 
 
 def dead(token: str) -> ownership.Owner:
-    """An owner whose process has ended."""
+    """Return an owner whose process has ended."""
     return replace(ownership.me(token), pid=NOBODY, born=1)
 
 
 def killed(run_dir: Path, kind: str) -> Played:
-    """A run that was killed. `at`: as it had taken a snapshot; `behind`: so long after its last one
-    that no version of that is stored any more; `second`: the same in its second generation."""
+    """Return a run that was killed.
+
+    - `at`: it was killed right after a snapshot.
+    - `behind`: so long after its last snapshot that no version of that snapshot is stored any more.
+    - `second`: like `behind`, in its second generation.
+    """
     run = Played(run_dir, CONFIG)
     beside(run_dir)
     run.train(*((24, 8) if kind == "at" else (23, 12)))
@@ -162,13 +167,13 @@ def killed(run_dir: Path, kind: str) -> Played:
         run.close()
         run = Again(run_dir, run)
         run.train(run.state.t + 23, 12)
-    run.notes.flush()  # a thread writes them
+    run.notes.flush()  # a thread writes the notes
     return run
 
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """One thing that was done; `files`: those that are not as they were written any more."""
+    """One kind of damage; `files` are those that differ from what was written."""
 
     how: str
     files: tuple[str, ...]
@@ -178,12 +183,12 @@ class Harm:
 
 
 def names(run_dir: Path) -> list[str]:
-    """All files of a run directory."""
+    """Return all files of a run directory, sorted."""
     return sorted(str(each.relative_to(run_dir)) for each in run_dir.rglob("*") if each.is_file())
 
 
 def harms(run_dir: Path, chance: random.Random) -> list[tuple[Harm, Callable[[Path], None]]]:
-    """Every kind of harm to every file, each with what does it to a copy of the directory."""
+    """Return every kind of damage to every file, each with a function that applies it to a copy."""
     done: list[tuple[Harm, Callable[[Path], None]]] = []
     there = names(run_dir)
     for name in there:
@@ -214,7 +219,7 @@ def _writes(contents: Mapping[str, bytes]) -> Callable[[Path], None]:
 
 
 def kind_of(name: str) -> str:
-    """A file's kind: its folder, or the beginning of its name."""
+    """Return a file's kind: its folder, or the beginning of its name."""
     return name.partition("/" if "/" in name else "-")[0]
 
 

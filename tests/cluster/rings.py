@@ -1,7 +1,7 @@
 """Islands, meeting points and a depot around the conductor's real shell, in virtual time.
 
-Every call is a point at which somebody may die: the island that makes it, another one, or the
-conductor. Delays are drawn from the seed, so that a seed is one interleaving.
+At every call a process may die: the island that makes the call, another one, or the conductor.
+Delays are drawn from the seed, so a seed is one interleaving.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ from coordinator.protocol import Island, Life
 from tests.cluster.played import LAYOUT
 
 JOIN_S = 60.0
-"""Members of a ring wait so long for each other in the library; then their processes end."""
+"""Seconds that members of a ring wait for each other in the library before their processes end."""
 STUCK_S = 200.0
-"""Nothing has moved for so long: more than joining, ending who is stuck and fetching together."""
+"""Seconds without progress after which a test fails.
+
+This is more than joining, ending a stuck process and fetching take together.
+"""
 AGAIN_S = 0.5
 T = TypeVar("T")
 
@@ -42,7 +45,7 @@ def state(held: TrainingPosition) -> RingState:
 
 
 class Process:
-    """One process of an island. `ended`: set when it dies, or when its run is over."""
+    """One process of an island. `ended` is set when it dies, or when its run is over."""
 
     def __init__(self, world: World, island: Island) -> None:
         self.world, self.island = world, island
@@ -98,7 +101,7 @@ async def snapshot(shell: RingShell) -> RingState:
 
 @dataclass
 class Meeting:
-    """Where the members of one ring meet, and the ring that they are then."""
+    """The meeting point of one ring's members, and the ring that they form there."""
 
     world: World
     closed: asyncio.Future[None]
@@ -106,13 +109,16 @@ class Meeting:
     began: bool = False
 
     def close(self) -> None:
-        """A process whose coordination service is gone is ended by the library."""
+        """Close the meeting point.
+
+        The library ends a process that loses its coordination service.
+        """
         settle(self.closed, None)
         for process in [*self.there]:
             process.die("its meeting point is gone")
 
     async def turns(self, process: Process, turn: RingDecision) -> int:
-        """Be in this ring; tokens of a step that broke."""
+        """Train in this ring. Returns the tokens of a step that broke."""
         world = self.world
         if self.closed.done():
             await asyncio.sleep(JOIN_S)
@@ -132,7 +138,7 @@ class Meeting:
             process.die("the others did not come")
 
     async def _go(self, members: list[Process], turn: RingDecision) -> None:
-        """Step after step, all together, until one is dead or all pause."""
+        """Take steps with all members together, until one is dead or all pause."""
         world, held, first = self.world, turn.held, members[0]
         while held.step < world.rules.steps:
             await world.pause(0.05, 1.0)
@@ -157,7 +163,7 @@ class Meeting:
             world.tasks.spawn(self._leaves(each, 0))
 
     async def _notices(self, process: Process) -> None:
-        """One in ten does not hear that the ring is broken."""
+        """Let a member leave the broken ring; one in ten does not notice that it is broken."""
         if not process.ended.done() and self.world.rng.random() > 0.1:
             await self._leaves(process, 7)
 
@@ -209,7 +215,7 @@ class Ports(RingPorts):
 
 
 class Store(RingStore):
-    """A depot that is slow, that does not take everything, and that hangs for a while."""
+    """A depot that is slow, that refuses some writes, and that hangs for a while."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -241,7 +247,7 @@ class Store(RingStore):
 
 
 class World:
-    """One run of a few islands. `faults`: so many deaths, at any call."""
+    """One run of a few islands; up to `faults` processes die, at any call."""
 
     def __init__(self, seed: str, *, elastic: bool, islands: int, faults: int, steps: int) -> None:
         self.rng, self.loop = random.Random(seed), VirtualLoop()
@@ -281,7 +287,7 @@ class World:
         self.tasks.spawn(self._look())
 
     def end(self) -> None:
-        """Cancel all that is under way."""
+        """Cancel all tasks."""
         if self.shell is not None:
             self.shell.close()
         self.tasks.cancel()
@@ -289,7 +295,7 @@ class World:
         self.loop.finish()
 
     async def _look(self) -> None:
-        """Find a run that stands still."""
+        """Fail if the run makes no progress for `STUCK_S`."""
         while not self.over:
             await asyncio.sleep(1.0)
             shell, seen = self.shell, object()
@@ -302,7 +308,7 @@ class World:
             assert stands_s < STUCK_S, f"nothing has moved for {stands_s:.0f} s: {seen}"
 
     async def pause(self, least_s: float, most_s: float) -> None:
-        """Let others go on; somebody may die meanwhile."""
+        """Let others run; a process may die meanwhile."""
         if self.faulty and self.rng.random() < 0.03:
             self.faults -= 1
             if self.rng.random() < 0.25:
@@ -313,7 +319,7 @@ class World:
         await asyncio.sleep(self.rng.uniform(least_s, most_s))
 
     async def insist(self, call: Callable[[RingShell], Awaitable[T]]) -> T:
-        """Ask the conductor until one has answered."""
+        """Retry a call to the conductor until one process of it has answered."""
         while True:
             await self.pause(0.0, 0.2)
             if (shell := self.shell) is not None:
@@ -327,7 +333,7 @@ class World:
             await asyncio.sleep(AGAIN_S)
 
     def say(self, life: Life, ring: int, held: TrainingPosition, *, keep: bool) -> None:
-        """What is not waited for; a conductor that is away does not hear it."""
+        """Tell the conductor something without waiting; a dead conductor does not hear it."""
 
         def heard(shell: RingShell) -> None:
             if shell is self.shell:
@@ -339,7 +345,7 @@ class World:
             self.loop.call_later(self.rng.uniform(0.0, 0.5), heard, self.shell)
 
     async def give(self, life: Life) -> RingState | StateUnavailable:
-        """The state of this life, unless it is dead, or there is no room for it."""
+        """Return the state of this life, unless it is dead or the object store is full."""
         await self.pause(0.0, 3.0)
         process = self.process_of(life)
         if process is None or process.host is None:
@@ -349,7 +355,7 @@ class World:
         return process.host
 
     def process_of(self, life: Life) -> Process | None:
-        """The process of this life, if it is there: it is also while it lets the run be over."""
+        """Return the process of this life, also of one that has learned that the run is over."""
         process = self.processes[life.island]
         return process if process.life == life and not self._is_dead(process) else None
 
@@ -386,7 +392,7 @@ class World:
             self.loop.call_later(self.rng.uniform(0.5, 5.0), self._start_conductor)
 
     def _failed(self, error: BaseException) -> None:
-        """As the actor does: what may pass is a new beginning, anything else is a defect."""
+        """Restart the conductor after an `OSError`, as the actor does; record any other error."""
         if isinstance(error, OSError):
             self.kill_conductor()
         else:
@@ -412,7 +418,7 @@ class World:
 
 
 async def answer(call: Awaitable[T], asked: asyncio.Future[tuple[T] | None]) -> None:
-    """Answer, also that it came to nothing."""
+    """Set `asked` to the call's result, or to `None` if the call failed."""
     try:
         settle(asked, (await call,))
     finally:

@@ -1,4 +1,4 @@
-"""Amazon's protocol on the loopback: moto's server, in this process."""
+"""An S3 server on the loopback interface: moto's server, in this process."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ CREDENTIALS = {
 
 @contextmanager
 def served() -> Generator[str]:
-    """A URI of a bucket that is empty."""
+    """Serve an empty bucket, and yield its URI."""
     from moto.server import ThreadedMotoServer
     from pyarrow.fs import FileSystem
 
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else it tells of every request
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # otherwise it logs every request
     server.start()
     _, port = server.get_host_and_port()
     where = f"endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"

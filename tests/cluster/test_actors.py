@@ -1,4 +1,4 @@
-"""The actors' own classes, without Ray around them: what a process does that comes back."""
+"""Tests of the actors' own classes, without Ray around them: what a restarted process does."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def syncer_of(run: Played) -> SyncerActor:
     return SyncerActor(config_of(run), "run", "nowhere", str(run.run_dir))
 
 
-def test_a_shard_that_comes_back_uses_the_version_before_a_damaged_one(played: Played) -> None:
+def test_restarted_shard_skips_damaged_version(played: Played) -> None:
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
     newest = sorted((played.run_dir / "fragments").glob("f0000-*"))[-1]
     newest.write_bytes(newest.read_bytes()[:-1])
@@ -77,13 +77,13 @@ def test_a_shard_that_comes_back_uses_the_version_before_a_damaged_one(played: P
     assert found == {f0: Version(0, wanted[f0].number - 1), f1: wanted[f1]}
 
 
-def test_what_was_stored_and_never_published_takes_no_place_from_what_was(played: Played) -> None:
+def test_unpublished_versions_do_not_displace_published_ones(played: Played) -> None:
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
     keep, f0 = load(played.run_dir / "config.toml").durability.keep_snapshots, Fragment(0)
     store = FragmentStore(Folder(played.run_dir), LAYOUT, keep=keep)
     published = store.newest(f0, wanted[f0])
     for generation in range(1, keep + 2):
-        never = Version(generation, wanted[f0].number + 1)  # its syncer dies before it is public
+        never = Version(generation, wanted[f0].number + 1)  # its syncer dies before publication
         store.save(f0, replace(published, version=never))
         (played.run_dir / "fragments" / f".f0000-{never}.4711").write_bytes(b"begun")
         shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
@@ -91,7 +91,7 @@ def test_what_was_stored_and_never_published_takes_no_place_from_what_was(played
     assert not [*(played.run_dir / "fragments").glob(".*")]
 
 
-def test_an_outdated_syncer_makes_a_shard_forget_nothing(played: Played) -> None:
+def test_outdated_syncer_does_not_make_shard_forget(played: Played) -> None:
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
     shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
     asked: list[str] = []
@@ -104,7 +104,7 @@ def test_an_outdated_syncer_makes_a_shard_forget_nothing(played: Played) -> None
     assert asked == ["forget"]
 
 
-def test_a_shard_without_a_model_has_nothing_for_who_missed_something(
+def test_shard_without_model_has_no_missed_versions(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.put", lambda array: array)
@@ -118,7 +118,7 @@ def test_a_shard_without_a_model_has_nothing_for_who_missed_something(
 
 
 class Hasty:
-    """A shard's handle; it does what it is asked when it likes, as an asynchronous actor may."""
+    """A shard's handle that finishes calls out of order, as an asynchronous actor may."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -132,7 +132,7 @@ class Hasty:
         return SimpleNamespace(remote=called)
 
 
-def test_a_version_is_not_merged_before_the_one_before_is_public() -> None:
+def test_merge_waits_until_previous_version_is_public() -> None:
     f0, f1, v1, v2 = Fragment(0), Fragment(1), Version(0, 1), Version(0, 2)
     ports, shard = RayPorts("nowhere", {f0: "shard-0", f1: "shard-0"}), Hasty()
     ports._actors._known["shard-0"] = shard
@@ -149,7 +149,7 @@ def test_a_version_is_not_merged_before_the_one_before_is_public() -> None:
 
 
 class Mortal:
-    """Stands where the handle of a shard would; dead until it has been asked so often."""
+    """A stand-in for a shard's handle; its first `dies` calls fail."""
 
     def __init__(self, dies: int) -> None:
         self.dies = dies
@@ -165,7 +165,7 @@ class Mortal:
         return SimpleNamespace(remote=called)
 
 
-def test_what_is_asked_of_a_dead_shard_is_not_done_and_fails_no_run(
+def test_calls_of_a_dead_shard_are_skipped_without_failing_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     f0, v1, shard = Fragment(0), Version(0, 1), Mortal(2)
@@ -192,7 +192,7 @@ def test_what_is_asked_of_a_dead_shard_is_not_done_and_fails_no_run(
 
 
 class Training:
-    """Stands where an island's handle would: has always trained a step more when it is asked."""
+    """A stand-in for an island's handle; it has trained one more step at every call."""
 
     def __init__(self, base: Version) -> None:
         self.base, self.steps, self.told = base, 0, list[Known]()
@@ -213,7 +213,7 @@ class Training:
 
 
 def reached(shard: ShardActor) -> SimpleNamespace:
-    """What stands for its handle; whoever watches it hears that it has died."""
+    """Return a stand-in for the shard's handle; its `watch` reports a death at once."""
 
     async def watch() -> None:
         raise RayActorError
@@ -225,10 +225,10 @@ def reached(shard: ShardActor) -> SimpleNamespace:
 METHODS = ("collect", "merge", "publish", "discard", "recover")
 
 
-def test_who_is_asked_for_more_hears_what_has_become_of_all_before(
+def test_learner_hears_fates_of_earlier_contributions_with_next_request(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That holds for a shard that has died since, too: the syncer tells it of what was merged."""
+    """The successor of a dead shard knows it too: the syncer tells it what was merged."""
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
     p, who = Fragment(0), life()
     island, following = Training(wanted[p]), Version(0, wanted[p].number + 1)
@@ -272,7 +272,7 @@ def test_who_is_asked_for_more_hears_what_has_become_of_all_before(
 
 
 class Head:
-    """Is asked where actors are; of `waits` it says nothing before it is let `go`."""
+    """A stand-in for Ray's head; a lookup of `waits` blocks until `go` is set."""
 
     def __init__(self, actors: Mapping[str, object], waits: str) -> None:
         self.actors, self.waits, self.looked_up = actors, waits, list[str]()
@@ -289,13 +289,13 @@ class Head:
         return self.actors[name]
 
     async def is_asked(self) -> None:
-        """Ask while the event loop goes on."""
+        """Wait, while the event loop goes on, until `waits` is looked up."""
         while not self.asked.is_set():
             await asyncio.sleep(0.001)
 
 
 class Willing:
-    """Stands where a handle would: does whatever it is asked, and says what."""
+    """A stand-in for a handle; every call succeeds and returns its own name."""
 
     def __getattr__(self, method: str) -> SimpleNamespace:
         async def called(*_: object) -> object:
@@ -305,10 +305,10 @@ class Willing:
         return SimpleNamespace(remote=called)
 
 
-def test_while_the_head_is_away_a_join_does_not_stop_all_hearing(
+def test_join_during_head_outage_does_not_block_other_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who has joined is looked up before it can be watched; who was there before is heard."""
+    """A new life is looked up in the background; known lives are still reached."""
     f0, v1 = Fragment(0), Version(0, 1)
     head = Head({"island a": Willing(), "island b": Willing(), "shard-0": Willing()}, "island b")
     monkeypatch.setattr("ray.get_actor", head.get_actor)
@@ -330,7 +330,7 @@ def test_while_the_head_is_away_a_join_does_not_stop_all_hearing(
     assert head.looked_up.count("island b") == 1, "for both who have asked"
 
 
-def test_a_life_is_not_over_because_the_head_does_not_answer_in_time(
+def test_head_timeout_does_not_end_a_life(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers: list[object] = [GetTimeoutError("the head is away"), Willing()]
@@ -344,11 +344,11 @@ def test_a_life_is_not_over_because_the_head_does_not_answer_in_time(
     assert asyncio.run(RayPorts("nowhere", {}).watch(life())) == "watch"
 
 
-def test_a_life_that_is_heard_before_ray_knows_of_its_process_is_not_over(
+def test_join_before_ray_knows_the_process_does_not_end_the_life(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Restarted(Willing):
-        """Ray still restarts it, when it has joined already."""
+        """An actor that Ray still restarts although it has joined already."""
 
         def __init__(self) -> None:
             self.known = False
@@ -371,10 +371,10 @@ def test_a_life_that_is_heard_before_ray_knows_of_its_process_is_not_over(
     assert said == "its process ended (ActorUnavailableError)", "it never comes"
 
 
-def test_an_actor_that_is_forgotten_while_it_is_sought_is_sought_again(
+def test_lookup_of_a_forgotten_actor_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is another one by then, of the same name: the first answer is not kept."""
+    """The actor is another one of the same name by then, so the first answer is not kept."""
     first, second = Willing(), Willing()
     head = Head({"island a": first}, "island a")
     monkeypatch.setattr("ray.get_actor", head.get_actor)
@@ -393,7 +393,7 @@ def test_an_actor_that_is_forgotten_while_it_is_sought_is_sought_again(
     asyncio.run(story())
 
 
-def test_a_shard_hears_others_while_nobody_knows_where_one_is(
+def test_shard_collects_from_others_while_one_lookup_hangs(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
@@ -415,10 +415,10 @@ def test_a_shard_hears_others_while_nobody_knows_where_one_is(
     asyncio.run(story())
 
 
-def test_a_shard_that_has_just_begun_does_nothing_that_was_meant_for_another(
+def test_new_shard_refuses_orders_for_its_predecessor(
     played: Played,
 ) -> None:
-    """It might be called before anybody has noticed that the one before it has died."""
+    """The shard might be called before the death of its predecessor is noticed."""
     p, v1 = Fragment(0), Version(0, 1)
     shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
     for order in (
@@ -429,7 +429,7 @@ def test_a_shard_that_has_just_begun_does_nothing_that_was_meant_for_another(
             asyncio.run(order)
 
 
-def test_a_shard_whose_outer_optimizer_was_changed_meanwhile_does_not_come_back(
+def test_shard_with_changed_outer_optimizer_does_not_recover(
     played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, wanted = tmp_path / "own", {Fragment(0): Version(0, 0)}
@@ -449,7 +449,7 @@ def test_a_shard_whose_outer_optimizer_was_changed_meanwhile_does_not_come_back(
         asyncio.run(shards[0].recover(wanted, 1))
 
 
-def test_a_shard_that_is_back_with_a_version_need_not_publish_it(played: Played) -> None:
+def test_recovered_shard_need_not_publish_its_version_again(played: Played) -> None:
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
     shard, p = ShardActor(config_of(played), "nowhere", str(played.run_dir)), Fragment(0)
     asyncio.run(shard.recover(wanted, 0))
@@ -460,8 +460,8 @@ def test_a_shard_that_is_back_with_a_version_need_not_publish_it(played: Played)
     assert found[0][0] == wanted[p]
 
 
-def test_a_syncer_that_ray_has_lost_sight_of_is_not_heard_by_the_shard(played: Played) -> None:
-    """Once a later generation has been heard, nothing that the former one orders is done."""
+def test_shard_refuses_orders_of_an_earlier_generation(played: Played) -> None:
+    """Ray may lose sight of an old syncer; a shard that has heard a later one refuses it."""
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
     shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
     asyncio.run(shard.recover(wanted, 3))
@@ -478,7 +478,7 @@ def test_a_syncer_that_ray_has_lost_sight_of_is_not_heard_by_the_shard(played: P
     assert [version for version, _ in versions] == [*wanted.values()]
 
 
-def test_who_is_no_island_of_the_run_is_not_let_in_and_leaves_nothing_behind(
+def test_unknown_island_is_refused_without_a_trace(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
@@ -512,8 +512,8 @@ def test_who_is_no_island_of_the_run_is_not_let_in_and_leaves_nothing_behind(
     asyncio.run(story())
 
 
-def test_a_syncer_under_other_rules_does_not_come_back(played: Played) -> None:
-    """It says so to everyone who asks, without reading the tape each time."""
+def test_syncer_under_other_rules_does_not_come_back(played: Played) -> None:
+    """The syncer reports the reason at every call, without reading the tape each time."""
     config = played.run_dir / "config.toml"
     config.write_text(config.read_text().replace("[sync]", "[sync]\nquorum = 2"))
     syncer = syncer_of(played)
@@ -529,8 +529,8 @@ def test_a_syncer_under_other_rules_does_not_come_back(played: Played) -> None:
         )
 
 
-def test_a_syncer_whose_tape_is_of_another_model_does_not_come_back(played: Played) -> None:
-    """Without a snapshot, which would be a beginning by itself."""
+def test_syncer_with_tape_of_another_model_does_not_come_back(played: Played) -> None:
+    """The snapshot is deleted, because the syncer could resume from it alone."""
     (played.run_dir / "state.json").unlink()
     tape = played.run_dir / "tape-0.arrow"
     tape.write_bytes(

@@ -1,4 +1,4 @@
-"""How long publications are on their way: told once for each, when the next one goes out."""
+"""Tests of publication delays: each is reported once, when the next publication goes out."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def v(number: int) -> Version:
     return Version(0, number)
 
 
-def test_each_publication_is_told_of_once_with_whom_it_has_reached_by_then() -> None:
+def test_reports_each_publication_once_with_the_lives_it_reached() -> None:
     arrivals = Arrivals()
     assert arrivals.sent(F0, v(1), 10.0) is None, "there was none before"
     arrivals.reached(F0, v(1), B, 12.0)
     arrivals.reached(F0, v(1), A, 10.5)
     assert arrivals.sent(F1, v(1), 13.0) is None, "of another fragment"
     assert arrivals.sent(F0, v(2), 20.0) == Reached(F0, v(1), ((A, 0.5), (B, 2.0)))
-    arrivals.reached(F0, v(1), A, 21.0)  # which nobody waits for any more
+    arrivals.reached(F0, v(1), A, 21.0)  # too late: v(1) has been reported already
     assert arrivals.sent(F0, v(3), 30.0) is None, "it has reached nobody"
 
 
-def test_a_shard_says_so_with_its_next_publication_of_the_fragment(tmp_path: Path) -> None:
+def test_shard_reports_delays_with_the_fragments_next_publication(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(CONFIG)
     config = load(tmp_path / "run.toml").model_dump_json()
     shard = ShardActor(config, "nowhere", str(tmp_path))

@@ -1,4 +1,4 @@
-"""A shard that dies takes along what was asked of it; until it is back nothing is asked."""
+"""Tests of calls to a shard that dies: they fail, and no call starts until it is back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAME, OTHER = "shard-0", "shard-1"
 
 
 class Dead(Exception):
-    """What a call raises whose callee is dead."""
+    """An exception of a call whose callee is dead."""
 
 
 async def says(answer: str) -> str:
@@ -30,7 +30,7 @@ async def never() -> None:
 
 
 async def turns() -> None:
-    """More turns of the loop than anything here takes."""
+    """Let the loop turn more often than any test here needs."""
     for _ in range(100):
         await asyncio.sleep(0)
 
@@ -43,7 +43,7 @@ def plays(scene: Callable[[Attendance], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(play())
 
 
-def test_who_is_there_is_asked() -> None:
+def test_calls_a_live_shard() -> None:
     async def scene(shards: Attendance) -> None:
         assert await shards.ask(NAME, lambda: says("yes")) == "yes"
         await shards.until_back(NAME)
@@ -52,7 +52,7 @@ def test_who_is_there_is_asked() -> None:
 
 
 @pytest.mark.parametrize("watch", [fails, lambda: says("not the one that was meant")])
-def test_who_has_died_is_not_asked_until_it_is_back(watch: Callable[[], Awaitable[str]]) -> None:
+def test_does_not_call_a_dead_shard_until_it_is_back(watch: Callable[[], Awaitable[str]]) -> None:
     async def scene(shards: Attendance) -> None:
         await shards.until_dead(NAME, watch)
         with pytest.raises(Away, match="shard-0 is dead"):
@@ -68,7 +68,7 @@ def test_who_has_died_is_not_asked_until_it_is_back(watch: Callable[[], Awaitabl
     plays(scene)
 
 
-def test_a_call_that_fails_is_a_death_that_nobody_else_has_seen() -> None:
+def test_failed_call_counts_as_a_death() -> None:
     async def scene(shards: Attendance) -> None:
         dying = asyncio.create_task(shards.until_dead(NAME, never))
         with pytest.raises(Away):
@@ -83,7 +83,7 @@ def test_a_call_that_fails_is_a_death_that_nobody_else_has_seen() -> None:
     plays(scene)
 
 
-def test_the_answer_of_a_process_that_is_gone_comes_too_late() -> None:
+def test_answer_of_a_replaced_process_is_refused() -> None:
     async def scene(shards: Attendance) -> None:
         said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         asking = asyncio.create_task(shards.ask(NAME, lambda: said))
@@ -97,7 +97,7 @@ def test_the_answer_of_a_process_that_is_gone_comes_too_late() -> None:
     plays(scene)
 
 
-def test_a_call_of_before_that_fails_afterwards_kills_nobody() -> None:
+def test_late_failure_of_an_old_call_is_not_a_new_death() -> None:
     async def scene(shards: Attendance) -> None:
         said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         asking = asyncio.create_task(shards.ask(NAME, lambda: said))

@@ -1,4 +1,4 @@
-"""A restarted process makes its state once, and reports each time what prevents it."""
+"""Tests of a restarted process: it makes its state once, and says every time what prevents it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cluster.actors.bring_up import BringUp
 from coordinator.errors import RunFailed
 
 
-def test_it_is_made_once_however_many_ask() -> None:
+def test_concurrent_callers_make_the_state_once() -> None:
     made: list[int] = []
 
     async def make() -> int:
@@ -29,7 +29,7 @@ def test_it_is_made_once_however_many_ask() -> None:
     assert made == [0]
 
 
-def test_a_depot_that_is_away_is_asked_again_and_damage_is_final(
+def test_retries_an_unavailable_depot_and_stops_at_damage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bring_up, "AGAIN_S", 0.0)
@@ -50,7 +50,7 @@ def test_a_depot_that_is_away_is_asked_again_and_damage_is_final(
     assert len(asked) == 3
 
 
-def test_a_depot_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gives_up_a_depot_that_stays_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bring_up, "PATIENCE_S", -1.0)
 
     async def make() -> int:

@@ -1,4 +1,4 @@
-"""Plans of what to break, before they reach a run; tests/live breaks it."""
+"""Tests of fault plans before they reach a run; tests/live carries such plans out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.launch.chaos import ANY, at_random, read_plan
 from coordinator.errors import UserMistake
 
 
-def test_a_plan_is_read_in_the_order_of_its_times(tmp_path: Path) -> None:
+def test_plan_is_sorted_by_time(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_text(
         '[[faults]]\nafter_s = 9.0\nkind = "kill"\nisland = "syncer"\n'
@@ -34,7 +34,7 @@ def test_a_plan_is_read_in_the_order_of_its_times(tmp_path: Path) -> None:
         ('[[harm]]\nafter_s = 1.0\nkind = "kill"\nisland = "a"\n', r"\[\[faults\]\]"),
     ],
 )
-def test_a_plan_with_a_mistake_is_refused_in_words(tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_plan_is_refused_with_a_message(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "plan.toml"
     path.write_text(text)
     with pytest.raises(UserMistake, match=says):
@@ -43,7 +43,7 @@ def test_a_plan_with_a_mistake_is_refused_in_words(tmp_path: Path, text: str, sa
         read_plan(tmp_path / "other.toml")
 
 
-def test_chance_is_seeded() -> None:
+def test_random_plan_is_seeded() -> None:
     kinds = ["kill", "stop", "slow"]
     plan = at_random(7, 15.0, 600.0, kinds)
     assert plan == at_random(7, 15.0, 600.0, kinds)
@@ -65,13 +65,13 @@ def test_chance_is_seeded() -> None:
         ("kill", "eu-9", "names no island"),
     ],
 )
-def test_what_cannot_be_broken_that_way_is_refused(kind: str, island: str, why: str | None) -> None:
+def test_impossible_fault_is_refused(kind: str, island: str, why: str | None) -> None:
     said = Harm.model_validate({"kind": kind, "island": island}).misfit(["eu-0", "eu-1"])
     assert (said is None) == (why is None)
     assert why is None or why in str(said)
 
 
-def test_each_fault_of_a_plan_happens_once_also_after_a_restart() -> None:
+def test_planned_fault_happens_once_even_after_a_restart() -> None:
     first, second, t = "eu-0", "eu-1", 7
     table = {"kind": "kill", "at_step": t}
     harms = [

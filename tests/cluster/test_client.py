@@ -1,4 +1,4 @@
-"""Asking a run from another terminal: what is said where it cannot be asked."""
+"""Tests of requests to a run from another terminal, where the run cannot answer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cluster.launch.client import _asking  # pyright: ignore[reportPrivateUsage]
 from coordinator.errors import UserMistake
 
 
-def test_a_client_of_another_version_is_told_so() -> None:
-    """Ray's stand-in for a class that cannot be imported has methods without arguments."""
+def test_client_of_another_version_gets_a_clear_error() -> None:
+    """Ray's stand-in for a class that it cannot import has methods without arguments."""
 
     def remote(**named: object) -> None: ...
 

@@ -1,4 +1,4 @@
-"""A syncer that comes back knows what the one before knew, snapshot or not."""
+"""Tests of a restarted syncer: it knows what its predecessor knew, with or without a snapshot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.coordinator.given import LAYOUT, rule
 
 
 class Taped(Story):
-    """A tape that is all on the disk."""
+    """A story whose tape is on the disk."""
 
     def __init__(self, run_dir: Path) -> None:
         super().__init__(run_dir)
@@ -64,7 +64,7 @@ History = Callable[[str | None], Taped]
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[History]:
-    """Two lives of an island with a fault between, and a snapshot at some moment of it."""
+    """Yield a run with two lives of an island, a fault between them, and a chosen snapshot."""
     with ExitStack() as stack:
         yield lambda snapshot_at: lived(stack.enter_context(closing(Taped(tmp_path))), snapshot_at)
 
@@ -91,7 +91,7 @@ def lived(told: Taped, snapshot_at: str | None) -> Taped:
 
 
 @pytest.mark.parametrize("snapshot_at", [None, "beginning", "middle", "end"])
-def test_it_knows_the_same_wherever_the_snapshot_was_taken(
+def test_comeback_is_the_same_wherever_the_snapshot_was_taken(
     history: History, tmp_path: Path, snapshot_at: str | None
 ) -> None:
     told = history(snapshot_at)
@@ -106,7 +106,7 @@ def test_it_knows_the_same_wherever_the_snapshot_was_taken(
     assert after == before
 
 
-def test_the_first_generation_has_nothing_to_come_back_to(tmp_path: Path) -> None:
+def test_first_generation_has_nothing_to_come_back_to(tmp_path: Path) -> None:
     assert come_back(Folder(tmp_path), rule(), measures_from(0.0)) is None
 
 
@@ -122,7 +122,7 @@ def foreign(run_dir: Path) -> None:
 
 
 def ahead(run_dir: Path) -> None:
-    """Of a moment that the tape does not reach."""
+    """Move the snapshot to a moment that the tape does not reach."""
     kept = load_snapshot(Folder(run_dir), LAYOUT)
     assert kept is not None
     assert kept.place is not None
@@ -143,7 +143,7 @@ def ahead_of_an_old_tape(run_dir: Path) -> None:
         (foreign, "state.json is of other rules"),
     ],
 )
-def test_a_snapshot_that_cannot_be_used_costs_time_and_nothing_else(
+def test_unusable_snapshot_costs_only_time(
     history: History,
     tmp_path: Path,
     harm: Callable[[Path], None],
@@ -160,7 +160,7 @@ def test_a_snapshot_that_cannot_be_used_costs_time_and_nothing_else(
 
 
 @pytest.mark.parametrize("harm", [ahead, ahead_of_an_old_tape])
-def test_a_snapshot_is_a_beginning_although_the_tape_does_not_reach_it(
+def test_resumes_from_a_snapshot_that_is_ahead_of_the_tape(
     history: History, tmp_path: Path, harm: Callable[[Path], None]
 ) -> None:
     told = history("end")
@@ -171,7 +171,7 @@ def test_a_snapshot_is_a_beginning_although_the_tape_does_not_reach_it(
 
 
 @pytest.mark.parametrize("snapshot_at", ["middle", "end"])
-def test_a_snapshot_is_a_beginning_although_the_tape_is_not_there(
+def test_resumes_from_a_snapshot_without_the_tape(
     history: History, tmp_path: Path, snapshot_at: str
 ) -> None:
     told = history(snapshot_at)
@@ -184,8 +184,8 @@ def test_a_snapshot_is_a_beginning_although_the_tape_is_not_there(
     assert back.generation == 1, "later than the generation of the snapshot"
 
 
-def test_a_second_restart_goes_on_behind_the_hole(history: History, tmp_path: Path) -> None:
-    """The first one dies before it has a snapshot of its own."""
+def test_second_restart_resumes_after_the_gap_in_the_tape(history: History, tmp_path: Path) -> None:
+    """The first restarted syncer dies before it has a snapshot of its own."""
     told = history("end")
     (tmp_path / "tape-0.arrow").unlink()
     first, _ = told.back()
@@ -199,7 +199,7 @@ def test_a_second_restart_goes_on_behind_the_hole(history: History, tmp_path: Pa
 
 
 @pytest.mark.parametrize("left", ["state.json", "states", "fleet.json", "fragments"])
-def test_a_tape_that_is_missing_is_damage_where_a_run_has_been(tmp_path: Path, left: str) -> None:
+def test_missing_tape_of_a_run_that_began_is_damage(tmp_path: Path, left: str) -> None:
     if left == "states":
         Folder(tmp_path).write("states/tape-0-000000000001.json", b"{")
     elif left == "fragments":
@@ -216,7 +216,7 @@ def test_a_tape_that_is_missing_is_damage_where_a_run_has_been(tmp_path: Path, l
     assert back.wanted == (Version(0, 7 if left == "fragments" else 0),)
 
 
-def test_merges_that_were_not_durable_are_counted_when_they_are_gone(history: History) -> None:
+def test_lost_merges_are_counted(history: History) -> None:
     told = history("end")
     now = told.state.fragments[Fragment(0)].version
     told.say(Resume(1, (Version(now.generation, now.number - 2),)))
@@ -225,7 +225,7 @@ def test_merges_that_were_not_durable_are_counted_when_they_are_gone(history: Hi
     assert shown["merges_lost"] == 2
 
 
-def test_a_memory_has_everything_but_what_the_run_is_told_anew() -> None:
+def test_memory_has_everything_but_the_arguments_of_the_run() -> None:
     measures = measures_from(0.0)
     assert set(vars(measures)) == {"_run", "_sizes", "_down", "_moments", "_counts"}
     assert set(measures.memory()) == {each.name for each in fields(Counts)}

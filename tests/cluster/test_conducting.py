@@ -1,5 +1,7 @@
-"""The conductor's shell in virtual time: whoever dies at whatever point, every ring forms or fails
-within a bound, and the run comes to its end."""
+"""Tests of the conductor's shell in virtual time, with deaths at any point.
+
+Every ring must form or fail within a bound, and the run must end.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ END_S = 3600.0
 
 
 def played(seed: str, world: World, *, stop_s: float | None = None) -> None:
-    """Play it to its end; what breaks in it comes through."""
+    """Play the run to its end, and raise any exception of it."""
     loop = world.loop
     with running(loop):
         try:
@@ -35,7 +37,7 @@ def played(seed: str, world: World, *, stop_s: float | None = None) -> None:
 
 
 def judge(seed: str, world: World, *, stopped: bool) -> None:
-    """Refuse a run that broke, that has not ended, or whose result is not what it says."""
+    """Fail if the run broke or has not ended, or if its result is not the state that it names."""
     for error in world.broken:
         raise AssertionError(f"seed {seed}") from error
     shell = world.shell
@@ -49,7 +51,7 @@ def judge(seed: str, world: World, *, stopped: bool) -> None:
 
 
 @pytest.mark.parametrize("elastic", [False, True])
-def test_every_ring_forms_or_fails_and_the_run_ends_whoever_dies_whenever(elastic: bool) -> None:
+def test_run_ends_and_every_ring_forms_or_fails_under_any_deaths(elastic: bool) -> None:
     for number in range(SCHEDULES):
         seed = f"{SEED}/{number}"
         print(f"seed {seed}")
@@ -58,7 +60,7 @@ def test_every_ring_forms_or_fails_and_the_run_ends_whoever_dies_whenever(elasti
 
 
 @pytest.mark.parametrize("elastic", [False, True])
-def test_a_stop_at_any_moment_ends_the_run(elastic: bool) -> None:
+def test_stop_at_any_moment_ends_the_run(elastic: bool) -> None:
     for number in range(SCHEDULES // 2):
         seed = f"{SEED}/stop/{number}"
         print(f"seed {seed}")

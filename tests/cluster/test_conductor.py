@@ -1,5 +1,7 @@
-"""The conductor's actor without Ray around it: depots that hang, states that do not come, meeting
-points that have died."""
+"""Tests of the conductor's actor without Ray around it.
+
+The depots hang, states cannot be fetched, and meeting points die.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,11 @@ count = 2
 """
 A, B = Island("g-0"), Island("g-1")
 WAITS = (sys.executable, "-c", "import sys; sys.stdin.read()")
-"""The process of a meeting point that nobody meets at."""
+"""The command of a meeting point's process that only waits."""
 
 
 class Actor:
-    """An island's actor: it lives until `dead`, and gives its state as it is told to."""
+    """An island's actor that lives until `dead` is set, and returns its state through `gives`."""
 
     def __init__(self) -> None:
         self.dead = asyncio.Event()
@@ -73,14 +75,14 @@ class Actor:
 
 
 class Remote:
-    """A method of an actor."""
+    """A method of an actor, as Ray exposes it."""
 
     def __init__(self, call: Callable[..., Coroutine[Any, Any, Any]]) -> None:
         self.remote = call
 
 
 class Stage:
-    """A conductor in a process of its own, nearly: Ray finds these actors."""
+    """Conductors without processes of their own, and the actors that Ray finds."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
         (tmp_path / "run.toml").write_text(CONFIG.format(mode=mode))
@@ -104,7 +106,7 @@ class Stage:
 
     @asynccontextmanager
     async def conductor(self) -> AsyncGenerator[RingActor]:
-        """One that is open: the first one is given the initial model."""
+        """Open a conductor that has received the initial model."""
         actor = RingActor(self._config, "run", "nowhere", self._run_dir)
         for p, size in enumerate(LAYOUT.sizes):
             await actor.seed(LAYOUT, Fragment(p), np.zeros(size, np.float32))
@@ -132,7 +134,7 @@ def state(step: int) -> RingState:
 
 
 async def in_a_ring(stage: Stage, actor: RingActor) -> tuple[list[Life], RingDecision]:
-    """Both islands, in their first ring."""
+    """Return both islands' lives and the decision about their first ring."""
     lives = [await stage.enters(actor, island) for island in (A, B)]
     (_, turn), _ = await asyncio.gather(*(actor.ready(life, None, 0) for life in lives))
     assert turn is not None
@@ -140,14 +142,14 @@ async def in_a_ring(stage: Stage, actor: RingActor) -> tuple[list[Life], RingDec
 
 
 async def at_the_end(stage: Stage, actor: RingActor) -> list[asyncio.Task[Any]]:
-    """Both islands wait with the final state."""
+    """Return a waiting call of each island; both have the final state."""
     lives, turn = await in_a_ring(stage, actor)
     await actor.turned(lives[0], turn.ring, state(4).held)
     return [asyncio.create_task(actor.ready(life, state(4).held, 0)) for life in lives]
 
 
 async def finished(actor: RingActor) -> np.ndarray:
-    """The first fragment of the result."""
+    """Wait for the end, and return the first fragment of the result."""
     async with asyncio.timeout(20):
         while (await actor.look({}))[0].phase is not Phase.FINISHED:
             await asyncio.sleep(0.01)
@@ -163,7 +165,7 @@ def breaks(error: Exception) -> Callable[[], RingState]:
 
 
 @pytest.mark.parametrize("error", [RayError("an object was lost"), ObjectStoreFullError("full")])
-def test_a_final_state_that_does_not_come_is_asked_of_the_next_island(
+def test_asks_the_next_island_if_a_final_state_cannot_be_fetched(
     stage: Stage, error: Exception
 ) -> None:
     async def story() -> None:
@@ -180,7 +182,7 @@ def test_a_final_state_that_does_not_come_is_asked_of_the_next_island(
     asyncio.run(story())
 
 
-def test_a_final_state_that_died_with_all_who_had_it_is_trained_again(stage: Stage) -> None:
+def test_final_state_lost_with_all_islands_is_trained_again(stage: Stage) -> None:
     async def story() -> None:
         async with stage.conductor() as actor:
             waiting = await at_the_end(stage, actor)
@@ -194,7 +196,7 @@ def test_a_final_state_that_died_with_all_who_had_it_is_trained_again(stage: Sta
     asyncio.run(story())
 
 
-def test_a_defect_at_the_end_is_said_by_whoever_looks(stage: Stage) -> None:
+def test_look_raises_a_defect_at_the_end(stage: Stage) -> None:
     async def story() -> None:
         async with stage.conductor() as actor:
             waiting = await at_the_end(stage, actor)
@@ -208,7 +210,7 @@ def test_a_defect_at_the_end_is_said_by_whoever_looks(stage: Stage) -> None:
     asyncio.run(story())
 
 
-def test_a_prepared_meeting_point_that_has_died_is_replaced() -> None:
+def test_replaces_a_dead_prepared_meeting_point() -> None:
     meetings = Meetings(WAITS)
     try:
         assert meetings.prepared is not None
@@ -222,7 +224,7 @@ def test_a_prepared_meeting_point_that_has_died_is_replaced() -> None:
         meetings.close()
 
 
-def test_a_conductor_that_cannot_have_a_meeting_point_starts_over(
+def test_conductor_without_a_meeting_point_starts_over(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none(*_: object) -> str:
@@ -246,7 +248,7 @@ def test_a_conductor_that_cannot_have_a_meeting_point_starts_over(
     asyncio.run(story())
 
 
-def test_a_ring_that_breaks_before_it_can_meet_is_not_begun(
+def test_ring_that_breaks_before_it_meets_is_not_begun(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go, was = threading.Event(), Meetings.next
@@ -275,7 +277,7 @@ def test_a_ring_that_breaks_before_it_can_meet_is_not_begun(
         go.set()
 
 
-def test_an_island_that_was_out_of_reach_asks_again_and_is_in_the_ring(
+def test_island_that_was_unreachable_asks_again_and_joins_the_ring(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cluster.allreduce.ring_places.WAIT_S", 0.2)
@@ -283,7 +285,7 @@ def test_an_island_that_was_out_of_reach_asks_again_and_is_in_the_ring(
     async def story() -> None:
         async with stage.conductor() as actor, asyncio.timeout(20):
             a = await stage.enters(actor, A)
-            there = stage.actors.pop(island_actor(seat_of(A)))  # the head does not know of it yet
+            there = stage.actors.pop(island_actor(seat_of(A)))  # the head does not know it yet
             assert await actor.ready(a, None, 0) == (True, None)
             stage.actors[island_actor(seat_of(A))] = there
             b = await stage.enters(actor, B)
@@ -294,7 +296,7 @@ def test_an_island_that_was_out_of_reach_asks_again_and_is_in_the_ring(
     asyncio.run(story())
 
 
-def test_lives_that_an_earlier_process_let_in_are_watched(stage: Stage) -> None:
+def test_restarted_conductor_watches_earlier_lives(stage: Stage) -> None:
     async def story() -> None:
         async with stage.conductor() as actor:
             lives = [await stage.enters(actor, island) for island in (A, B)]
@@ -308,7 +310,7 @@ def test_lives_that_an_earlier_process_let_in_are_watched(stage: Stage) -> None:
     asyncio.run(story())
 
 
-def test_a_snapshot_without_a_memory_is_gone_on_from(stage: Stage, tmp_path: Path) -> None:
+def test_resumes_from_a_snapshot_without_a_memory(stage: Stage, tmp_path: Path) -> None:
     async def story() -> None:
         async with stage.conductor() as actor:
             lives, turn = await in_a_ring(stage, actor)
@@ -322,10 +324,10 @@ def test_a_snapshot_without_a_memory_is_gone_on_from(stage: Stage, tmp_path: Pat
     asyncio.run(story())
 
 
-def test_islands_are_let_go_once_the_end_is_durable(
+def test_islands_are_released_once_the_end_is_durable(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then they may be the only ones that have the final state."""
+    """Until then the islands may have the only copies of the final state."""
     was, full = folder.write, [False]
 
     def write(path: Path, *content: bytes) -> None:
@@ -354,7 +356,7 @@ def test_islands_are_let_go_once_the_end_is_durable(
     asyncio.run(story())
 
 
-def test_ports_tell_an_island_that_is_dead_from_one_that_cannot_give(stage: Stage) -> None:
+def test_ports_distinguish_a_dead_island_from_a_full_object_store(stage: Stage) -> None:
     async def story() -> None:
         ports, actor = RayRingPorts("nowhere"), Actor()
         life = Life(A, 1)  # pyright: ignore[reportArgumentType]
@@ -371,10 +373,10 @@ def test_ports_tell_an_island_that_is_dead_from_one_that_cannot_give(stage: Stag
     asyncio.run(story())
 
 
-def test_while_the_depot_hangs_islands_fleet_and_people_are_answered(
+def test_conductor_answers_while_the_depot_hangs(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And it is said; what was to be written is, once the depot is back."""
+    """Report the hanging depot, and write everything that is pending once it is back."""
     go, was = threading.Event(), folder.write
 
     def hangs(path: Path, *content: bytes) -> None:

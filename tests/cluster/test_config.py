@@ -1,4 +1,4 @@
-"""The door: what it lets in, and what it says to what it does not."""
+"""Tests of the configuration loader: what it accepts, and what it says when it refuses."""
 
 import math
 import pickle
@@ -32,7 +32,7 @@ def sound() -> dict[str, Any]:
 
 
 def complaints(*overrides: str, tables: dict[str, Any] | None = None, tmp: Path) -> list[str]:
-    """What the door says, line by line, without the headline."""
+    """Return the complaints of the loader, one a line, without the headline."""
     path = tmp / "run.toml"
     path.write_text(parse(tables or sound()).toml())
     with pytest.raises(UserMistake) as refusal:
@@ -42,10 +42,10 @@ def complaints(*overrides: str, tables: dict[str, Any] | None = None, tmp: Path)
     return [line.removeprefix("  ") for line in lines]
 
 
-# --- what it lets in ------------------------------------------------------------------------------
+# --- accepted configurations ----------------------------------------------------------------------
 
 
-def test_the_least_that_says_enough() -> None:
+def test_minimal_configuration_gets_the_defaults() -> None:
     config = parse(sound())
     assert config.island_names == ("eu-0", "eu-1", "eu-2")
     assert (config.sync.every, config.sync.fragments, config.sync.overlap) == (8, 8, "auto")
@@ -65,19 +65,19 @@ def test_the_examples_are_sound(name: str, first: str) -> None:
     assert load(EXAMPLES / f"{name}.toml").islands[0].names[0] == first
 
 
-def test_the_demo_kills_one_of_four_islands_half_way() -> None:
+def test_demo_kills_one_of_four_islands_half_way() -> None:
     demo = load(EXAMPLES / "demo.toml")
     (fault,) = demo.faults.plan
     assert (fault.kind, fault.island, fault.at_step) == ("kill", "local-2", demo.run.steps // 2)
     assert demo.island_names == ("local-0", "local-1", "local-2", "local-3")
 
 
-def test_nothing_changes_behind_the_door() -> None:
+def test_configuration_is_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         parse(sound()).run.steps = 3  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_it_travels_to_another_process() -> None:
+def test_configuration_survives_pickling() -> None:
     config = load(EXAMPLES / "demo.toml")
     assert pickle.loads(pickle.dumps(config)) == config
 
@@ -120,13 +120,13 @@ def test_it_travels_to_another_process() -> None:
         ),
     ],
 )
-def test_override(tmp_path: Path, override: str, read: Any, value: object) -> None:
+def test_override_sets_the_value(tmp_path: Path, override: str, read: Any, value: object) -> None:
     path = tmp_path / "run.toml"
     path.write_text(SOUND)
     assert read(load(path, [override])) == value
 
 
-def test_the_last_override_wins(tmp_path: Path) -> None:
+def test_last_override_wins(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(SOUND)
     assert load(path, ["run.steps=1", "run.steps=2"]).run.steps == 2
@@ -143,7 +143,7 @@ REFUSALS = {
     "optimizer.learning_rate or sync.outer.learning_rate?",
     "faults.qqq=1": "faults.qqq: is not known; known are plan, policy",
     "islands.eu.cuont=1": "islands.0.cuont: is not known; did you mean count?",
-    # of the wrong type
+    # wrong types
     'run.steps="8"': 'run.steps: must be a whole number, given "8"',
     "run.steps=8.5": "run.steps: must be a whole number, given 8.5",
     "run.steps=true": "run.steps: must be a whole number, given true",
@@ -242,7 +242,7 @@ REFUSALS = {
     "durability.keep_snapshots=1": "durability.keep_snapshots: must be at least 2, given 1",
     "durability.keep_contributions=1": "durability.keep_contributions: must be true or false, "
     "given 1",
-    # one against another
+    # one field against another
     "task.target=a:b": "task: preset and target are both given; keep one",
     "data.tokens=true": "data.column: is needed by tokens = true: the Parquet column to read",
     "sync.fragments=25": "sync.fragments: two of 25 fragments would be due at one step, as "
@@ -280,11 +280,13 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize(("override", "complaint"), REFUSALS.items(), ids=list(REFUSALS))
-def test_refusal(tmp_path: Path, override: str, complaint: str) -> None:
+def test_refusal_names_the_field_and_the_remedy(
+    tmp_path: Path, override: str, complaint: str
+) -> None:
     assert complaints(override, tmp=tmp_path) == [complaint]
 
 
-def test_what_is_left_out_altogether() -> None:
+def test_missing_tables_are_named() -> None:
     with pytest.raises(UserMistake) as refusal:
         parse({})
     assert str(refusal.value).splitlines() == [
@@ -294,7 +296,7 @@ def test_what_is_left_out_altogether() -> None:
     ]
 
 
-def test_a_long_value_is_shown_in_part(tmp_path: Path) -> None:
+def test_long_value_is_shown_in_part(tmp_path: Path) -> None:
     (complaint,) = complaints(f"sync.merge={'x' * 500}", tmp=tmp_path)
     assert complaint.endswith("xxx ...")
     assert len(complaint) < 120
@@ -303,8 +305,8 @@ def test_a_long_value_is_shown_in_part(tmp_path: Path) -> None:
 # --- refusals: all at once ------------------------------------------------------------------------
 
 
-def test_every_problem_at_once(tmp_path: Path) -> None:
-    """A mistake in one field does not hide what is wrong between the others."""
+def test_reports_every_problem_at_once(tmp_path: Path) -> None:
+    """A mistake in one field does not hide conflicts between other fields."""
     assert complaints(
         "sync.fragments=30",
         "sync.merge=max",
@@ -326,8 +328,8 @@ def test_every_problem_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_check_is_left_out_when_a_field_it_reads_is_unsound(tmp_path: Path) -> None:
-    """Nothing is said about the default that would have stood in its place."""
+def test_skips_a_check_that_reads_an_invalid_field(tmp_path: Path) -> None:
+    """The refusal does not mention the default of an invalid field."""
     assert complaints("sync.every=x", "sync.fragments=30", tmp=tmp_path) == [
         'sync.every: must be a count of steps, or stretches such as [[0, 8], [48, 24]], given "x"'
     ]
@@ -336,8 +338,8 @@ def test_a_check_is_left_out_when_a_field_it_reads_is_unsound(tmp_path: Path) ->
     ]
 
 
-def test_elements_of_a_list_keep_their_places(tmp_path: Path) -> None:
-    """Two unsound ones are left out, and the sound one between them is still judged."""
+def test_list_elements_keep_their_places_in_messages(tmp_path: Path) -> None:
+    """Leave the invalid elements out, and still check the valid ones."""
     assert complaints(
         'faults.plan=[1, {at_step=3, kind="kill", island="mars-0"}, {at_step=3, kind="nap"}, 4]',
         tmp=tmp_path,
@@ -354,7 +356,7 @@ def test_elements_of_a_list_keep_their_places(tmp_path: Path) -> None:
 # --- the file itself ------------------------------------------------------------------------------
 
 
-def test_no_such_file(tmp_path: Path) -> None:
+def test_missing_file_is_refused_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(
         UserMistake,
         match=r"run\.toml: no such file; `archipelago init DIR`",
@@ -362,33 +364,33 @@ def test_no_such_file(tmp_path: Path) -> None:
         load(tmp_path / "run.toml")
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserMistake, match="is a directory: a configuration is a file, such as"):
         load(tmp_path)
 
 
-def test_the_directory_of_a_run_is_told_how_to_go_on(tmp_path: Path) -> None:
+def test_run_directory_is_refused_with_the_resume_command(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("")
     way = rf"config\.toml --resume --run-dir {tmp_path}`"
     with pytest.raises(UserMistake, match=way):
         load(tmp_path)
 
 
-def test_not_text(tmp_path: Path) -> None:
+def test_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserMistake, match="is not text in UTF-8: invalid start byte"):
         load(path)
 
 
-def test_not_toml_says_where(tmp_path: Path) -> None:
+def test_invalid_toml_is_refused_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text('[run]\nname = "x"\nsteps 3\n')
     with pytest.raises(UserMistake, match=r"is not valid TOML: .*at line 3, column 7"):
         load(path)
 
 
-def test_a_refusal_survives_pickling() -> None:
+def test_refusal_survives_pickling() -> None:
     with pytest.raises(UserMistake) as refusal:
         parse({})
     assert str(pickle.loads(pickle.dumps(refusal.value))) == str(refusal.value)
@@ -411,7 +413,9 @@ BUSY = (
 
 
 @pytest.mark.parametrize("overrides", [(), BUSY], ids=["defaults", "busy"])
-def test_what_is_printed_loads_as_the_same(tmp_path: Path, overrides: tuple[str, ...]) -> None:
+def test_printed_configuration_loads_as_the_same(
+    tmp_path: Path, overrides: tuple[str, ...]
+) -> None:
     path, again = tmp_path / "run.toml", tmp_path / "again.toml"
     path.write_text(SOUND)
     config = load(path, overrides)
@@ -420,7 +424,7 @@ def test_what_is_printed_loads_as_the_same(tmp_path: Path, overrides: tuple[str,
     assert load(again).sha256 == config.sha256
 
 
-def test_the_hash_says_what_is_meant_not_how_it_is_written() -> None:
+def test_hash_depends_on_values_not_on_spelling() -> None:
     plain = parse(sound())
     spelled_out = sound() | {"sync": {"every": 8, "outer": {"momentum": 0.0}}, "run": {}}
     assert parse(spelled_out).sha256 == plain.sha256
@@ -440,7 +444,7 @@ TOML_VALUES = st.recursive(
 
 
 @given(TOML_VALUES)
-def test_values_are_written_as_toml_reads_them(value: object) -> None:
+def test_toml_values_round_trip(value: object) -> None:
     assert tomllib.loads(f"value = {toml_value(value)}")["value"] == value
 
 
@@ -469,10 +473,10 @@ TABLES = st.dictionaries(
 
 
 @given(TABLES)
-def test_whatever_is_written_is_let_in_or_refused_in_words(tables: dict[str, Any]) -> None:
+def test_any_tables_are_accepted_or_refused_with_a_user_mistake(tables: dict[str, Any]) -> None:
     try:
         printed = parse(tables).toml()
-    except UserMistake:  # that it is no other error is what is tested here
+    except UserMistake:  # any other exception fails this test
         return
     assert tomllib.loads(printed)
 
@@ -487,7 +491,7 @@ def test_whatever_is_written_is_let_in_or_refused_in_words(tables: dict[str, Any
         ({"learning_rate": 0.5}, "muon", 0.5),
     ],
 )
-def test_an_inner_optimizer_has_the_rate_that_suits_it(
+def test_inner_optimizer_has_its_own_default_learning_rate(
     said: dict[str, object], kind: str, rate: float
 ) -> None:
     config = parse(sound() | {"optimizer": said})
@@ -496,6 +500,6 @@ def test_an_inner_optimizer_has_the_rate_that_suits_it(
     assert again.optimizer == config.optimizer
 
 
-def test_an_inner_optimizer_that_is_not_known_is_refused() -> None:
+def test_unknown_inner_optimizer_is_refused() -> None:
     with pytest.raises(UserMistake, match=r"optimizer\.kind"):
         parse(sound() | {"optimizer": {"kind": "sgd"}})

@@ -1,7 +1,8 @@
-"""The fleet over a fake Ray cluster: whole runs, from bring-up to summary, in milliseconds.
+"""Tests of the fleet over a fake Ray cluster: whole runs, from start to summary, in milliseconds.
 
-The fake's syncer says what the test has it say; places, actors and their calls are kept. What is
-real: the controller, its table of islands, core actors, injection, results, files and ownership.
+The fake's syncer shows what the test's script says; the fake records places, actors and calls. The
+controller, its table of islands, core actors, fault injection, results, files and ownership are
+real.
 """
 
 from __future__ import annotations
@@ -79,17 +80,17 @@ class FakeEvaluator(Evaluating):
 
 @dataclass
 class FakeCluster(RayCluster):
-    """One namespace: actors and places by name, what was said to them, and what the syncer sees.
+    """One namespace: actors and places by name, the calls to them, and what the syncer shows.
 
-    `script`: what the next looks of the syncer show, in turn; the last one stays. `actors` and
-    `places` outlive a fleet, as detached ones do.
+    `script` holds what the syncer's next looks show, in turn; the last entry stays. `actors` and
+    `places` outlive a fleet, as detached actors do.
     """
 
     config: Config
     script: list[Callable[[], View]] = field(default_factory=list)
     run_dir: Path = Path()
     room: bool = True
-    away: int = 0  # so many calls of the syncer find it away
+    away: int = 0  # the number of calls to the syncer that fail next
     actors: dict[str, str] = field(default_factory=dict)
     places: dict[Seat, FakePlace] = field(default_factory=dict)
     said: list[tuple[str, str, tuple[object, ...]]] = field(default_factory=list)
@@ -202,7 +203,7 @@ class FakeCluster(RayCluster):
         return FakeEvaluator()
 
     def heard(self, method: str) -> list[tuple[str, tuple[object, ...]]]:
-        """Who was told this, and with what."""
+        """Return the actors that were called with this method, and the arguments."""
         return [(actor, arguments) for actor, name, arguments in self.said if name == method]
 
 
@@ -225,7 +226,7 @@ def seen(
     phase: Phase = Phase.RUNNING,
     **learners: IslandState | tuple[IslandState, int] | tuple[IslandState, int, int],
 ) -> Callable[[], View]:
-    """What the syncer shows: each island's learner, its incarnation and its contributions."""
+    """Return a look of the syncer: each island's learner, its incarnation and its contributions."""
 
     def view(said: IslandState | tuple[Any, ...]) -> IslandView:
         return IslandView(*said) if isinstance(said, tuple) else IslandView(said)
@@ -238,14 +239,14 @@ FINISHED = seen(phase=Phase.FINISHED)
 
 
 STEADY: list[Fleet] = []
-"""Fleets of the test whose keepers must not have broken: what a look refutes does not end a run."""
+"""Fleets of the test whose keepers must not raise an exception."""
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     monkeypatch.setattr(keeper, "LINGER_S", 0.0)
     monkeypatch.setattr(controller, "UP_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(controller, "KEPT_TIMEOUT_S", 0.0)  # the keeper's own thread wishes here
+    monkeypatch.setattr(controller, "KEPT_TIMEOUT_S", 0.0)  # the keeper's own thread calls here
     STEADY.clear()
     yield
     assert [fleet.status().get("alerts") for fleet in STEADY if fleet.keeper_errors] == []
@@ -275,12 +276,12 @@ def run(config: Config, cluster: FakeCluster, run_dir: Path) -> Outcome:
 
 
 def of_two_hosts(**tables: Any) -> Config:
-    """Of a run whose evaluator has machines of its own."""
+    """Return the configuration of a run whose evaluator has machines of its own."""
     monitor = {"refresh_s": 0.001, "metrics": False, "evaluate_every_s": 1000.0}
     return config_of(monitor=monitor | {"evaluator": {"hosts": 2}}, **tables)
 
 
-def test_an_evaluator_of_several_hosts_gives_its_machines_back(tmp_path: Path) -> None:
+def test_evaluator_of_several_hosts_returns_its_machines(tmp_path: Path) -> None:
     cluster = FakeCluster(of_two_hosts(), [seen(), seen(t=5, eu_0="live"), FINISHED])
     outcome = run(cluster.config, cluster, tmp_path / "run")
     assert outcome.error is None
@@ -289,7 +290,7 @@ def test_an_evaluator_of_several_hosts_gives_its_machines_back(tmp_path: Path) -
     assert (cluster.actors, cluster.places) == ({}, {}), "nothing is left"
 
 
-def test_an_evaluator_whose_machines_others_have_taken_ends_the_run(
+def test_evaluator_without_machines_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(core_actors, "PLACED_S", 0.0)
@@ -301,7 +302,7 @@ def test_an_evaluator_whose_machines_others_have_taken_ends_the_run(
     assert (cluster.actors, cluster.places) == ({}, {}), "nothing is left"
 
 
-def test_a_run_from_its_first_actor_to_its_summary(tmp_path: Path) -> None:
+def test_runs_from_first_actor_to_summary(tmp_path: Path) -> None:
     cluster = FakeCluster(config_of(), [seen(), seen(), seen(t=5, eu_0="live"), FINISHED])
     outcome = run(cluster.config, cluster, tmp_path / "run")
     assert outcome.error is None
@@ -314,7 +315,7 @@ def test_a_run_from_its_first_actor_to_its_summary(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / runs.LIVE).exists()
 
 
-def test_a_shard_that_dies_while_it_is_given_the_initial_model_is_given_all_of_it(
+def test_shard_that_dies_during_seeding_is_seeded_again(
     tmp_path: Path,
 ) -> None:
     class Dying(FakeCluster):
@@ -345,7 +346,7 @@ def test_a_shard_that_dies_while_it_is_given_the_initial_model_is_given_all_of_i
     assert [p for _, (p,) in cluster.heard("initial")] == [0, 1, 1, 0, 2]
 
 
-def test_what_can_never_be_placed_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_impossible_placement_is_refused_before_anything_starts(tmp_path: Path) -> None:
     cluster = FakeCluster(config_of(9), [FINISHED])
     outcome = run(cluster.config, cluster, tmp_path / "run")
     assert outcome.mistake
@@ -353,7 +354,7 @@ def test_what_can_never_be_placed_is_refused_before_anything_starts(tmp_path: Pa
     assert cluster.said == [], "nobody was asked anything"
 
 
-def test_no_process_is_started_before_its_devices_are_there(tmp_path: Path) -> None:
+def test_starts_no_process_before_its_devices_are_there(tmp_path: Path) -> None:
     cluster = FakeCluster(config_of(1), room=False)
 
     def waits() -> View:
@@ -368,7 +369,7 @@ def test_no_process_is_started_before_its_devices_are_there(tmp_path: Path) -> N
     assert run(cluster.config, cluster, tmp_path / "run").error is None
 
 
-def test_a_syncer_that_is_away_is_waited_for_also_at_the_end(tmp_path: Path) -> None:
+def test_waits_for_a_syncer_that_is_away_even_at_the_end(tmp_path: Path) -> None:
     cluster = FakeCluster(config_of(1), [seen()])
 
     def ends() -> View:
@@ -383,7 +384,7 @@ def test_a_syncer_that_is_away_is_waited_for_also_at_the_end(tmp_path: Path) -> 
 
 
 def dying(fleet: Fleet, seat: str, contributions: int = 0) -> Callable[[], View]:
-    """A look at which another process of this island begins, after one that broke."""
+    """Return a look at which another process of this island starts and then breaks."""
 
     def look() -> View:
         fleet.starting(Seat(seat))
@@ -393,7 +394,7 @@ def dying(fleet: Fleet, seat: str, contributions: int = 0) -> Callable[[], View]
     return look
 
 
-def test_who_breaks_again_and_again_is_set_aside_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_crash_looping_island_is_set_aside_and_the_run_goes_on(tmp_path: Path) -> None:
     cluster = FakeCluster(config_of(2))
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
     cluster.script = [seen(), seen(), *[dying(fleet, "eu-0")] * 3, seen(), FINISHED]
@@ -408,7 +409,7 @@ def test_who_breaks_again_and_again_is_set_aside_and_the_run_goes_on(tmp_path: P
     assert [who for who, _ in cluster.heard("leave")] == ["island eu-1"]
 
 
-def test_a_contribution_between_forgives_what_was_before(tmp_path: Path) -> None:
+def test_contribution_resets_the_count_of_failures(tmp_path: Path) -> None:
     cluster = FakeCluster(config_of(2))
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
     broken = [dying(fleet, "eu-0")] * 2
@@ -417,7 +418,7 @@ def test_a_contribution_between_forgives_what_was_before(tmp_path: Path) -> None
     assert [who for who, _ in cluster.heard("leave")] == ["island eu-0", "island eu-1"]
 
 
-def test_a_run_whose_quorum_cannot_be_had_any_more_ends_with_the_last_words(
+def test_run_without_a_possible_quorum_ends_with_the_last_error(
     tmp_path: Path,
 ) -> None:
     cluster = FakeCluster(config_of(2, sync={"quorum": 2}))
@@ -430,7 +431,7 @@ def test_a_run_whose_quorum_cannot_be_had_any_more_ends_with_the_last_words(
     assert (cluster.actors, cluster.places) == ({}, {})
 
 
-def test_a_warm_spare_takes_a_lost_island_over(tmp_path: Path) -> None:
+def test_warm_spare_replaces_a_lost_island(tmp_path: Path) -> None:
     cluster = FakeCluster(config_of(1, islands={"spares": 1}))
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
 
@@ -459,7 +460,7 @@ def test_a_warm_spare_takes_a_lost_island_over(tmp_path: Path) -> None:
     assert (cluster.actors, cluster.places) == ({}, {})
 
 
-def test_scaled_up_and_down_while_it_runs(tmp_path: Path) -> None:
+def test_scales_up_and_down_during_the_run(tmp_path: Path) -> None:
     cluster = FakeCluster(config_of(2))
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
 
@@ -487,7 +488,7 @@ def test_scaled_up_and_down_while_it_runs(tmp_path: Path) -> None:
         ({"eu": 9}, "can never be placed"),
     ],
 )
-def test_what_cannot_be_scaled_is_refused_and_nothing_changes(
+def test_impossible_scaling_is_refused_and_changes_nothing(
     tmp_path: Path, counts: Mapping[str, int], why: str
 ) -> None:
     cluster = FakeCluster(config_of(2))
@@ -497,7 +498,7 @@ def test_what_cannot_be_scaled_is_refused_and_nothing_changes(
     assert fleet._requests.desired == {A, B}
 
 
-def test_it_is_told_to_stop_once_and_nothing_is_wanted_after_that(tmp_path: Path) -> None:
+def test_stop_is_sent_once_and_no_request_is_accepted_after_it(tmp_path: Path) -> None:
     cluster = FakeCluster(config_of(2))
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
 
@@ -509,7 +510,7 @@ def test_it_is_told_to_stop_once_and_nothing_is_wanted_after_that(tmp_path: Path
         return seen(eu_0="live", eu_1="live")()
 
     stopping = seen(phase=Phase.STOPPING, eu_0="live", eu_1="live")
-    running = seen(eu_0="live", eu_1="live")  # it has not got there yet
+    running = seen(eu_0="live", eu_1="live")  # the syncer has not begun to stop yet
     cluster.script = [seen(), seen(), stops, running, running, stopping, FINISHED]
     fleet.keep()
     assert cluster.heard("stop") == [(SYNCER, ("Ctrl-C",))]
@@ -517,7 +518,7 @@ def test_it_is_told_to_stop_once_and_nothing_is_wanted_after_that(tmp_path: Path
     assert fleet.outcome.asked == "Ctrl-C"
 
 
-def test_each_fault_of_the_plan_is_counted_kept_and_done_once(tmp_path: Path) -> None:
+def test_each_planned_fault_is_counted_recorded_and_done_once(tmp_path: Path) -> None:
     plan = [
         {"kind": "kill", "island": "eu-0", "at_step": 3},
         {"kind": "slow", "island": "eu-1", "at_step": 3, "factor": 4.0, "for_s": 2.0},
@@ -537,7 +538,7 @@ def test_each_fault_of_the_plan_is_counted_kept_and_done_once(tmp_path: Path) ->
     assert counted == ["eu-0", "eu-1", "shard-0", "eu-1"], "by the syncer, before it is done"
 
 
-def test_what_people_break_is_refused_where_nobody_is(tmp_path: Path) -> None:
+def test_harm_to_an_absent_process_is_refused(tmp_path: Path) -> None:
     cluster = FakeCluster(config_of(1))
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
     with pytest.raises(UserMistake, match="names no island"):
@@ -551,14 +552,14 @@ def test_what_people_break_is_refused_where_nobody_is(tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """The fleet's process, by SIGKILL."""
+    """The death of the fleet's process by SIGKILL."""
 
 
 def killed() -> View:
     raise Killed
 
 
-def test_a_fleet_that_is_killed_is_taken_over_by_its_next_process(
+def test_next_process_takes_over_from_a_killed_fleet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = FakeCluster(config_of(2))
@@ -588,7 +589,7 @@ def test_a_fleet_that_is_killed_is_taken_over_by_its_next_process(
     assert (cluster.actors, cluster.places) == ({}, {})
 
 
-def test_a_run_that_is_over_is_only_told_of_to_whoever_comes_after(tmp_path: Path) -> None:
+def test_fleet_of_a_finished_run_only_reports_the_outcome(tmp_path: Path) -> None:
     cluster = FakeCluster(config_of(1), [seen(), seen(), FINISHED])
     first = run(cluster.config, cluster, tmp_path / "run")
     said = len(cluster.said)
@@ -602,9 +603,12 @@ STATES: tuple[IslandState, ...] = ("joining", "live", "lost", "quarantined", "le
 
 
 @pytest.mark.parametrize("number", range(40))
-def test_whatever_happens_ends_with_nothing_left(tmp_path: Path, number: int) -> None:
-    """Chance has learners come and go, processes break, people scale, drain, stop and break things,
-    the syncer be away, and devices be short; the run ends, and nothing of it is left."""
+def test_random_events_end_with_nothing_left(tmp_path: Path, number: int) -> None:
+    """Play random events; the run must end, and nothing of it may be left.
+
+    Learners come and go, processes break, people scale, drain, stop and inject faults, the syncer
+    is away, and devices are short.
+    """
     print(f"seed {SEED}/{number}")
     dice = random.Random(f"{SEED}/{number}")
     spares = dice.choice((0, 0, 1, 2))
@@ -641,7 +645,7 @@ def test_whatever_happens_ends_with_nothing_left(tmp_path: Path, number: int) ->
                 case _:
                     pass
         except (UserMistake, Unreachable):
-            pass  # said to whoever asked
+            pass  # the caller gets this answer
         learners = {
             Island(f"eu-{n}"): IslandView(dice.choice(STATES), dice.randrange(9), dice.randrange(9))
             for n in range(6)
@@ -660,7 +664,7 @@ def test_whatever_happens_ends_with_nothing_left(tmp_path: Path, number: int) ->
     assert kept["outcome"] is not None
 
 
-def test_a_call_that_is_never_answered_ends_the_run(tmp_path: Path) -> None:
+def test_unanswered_call_ends_the_run(tmp_path: Path) -> None:
     cluster = FakeCluster(config_of(1))
 
     def fails() -> View:
@@ -673,7 +677,7 @@ def test_a_call_that_is_never_answered_ends_the_run(tmp_path: Path) -> None:
     assert (cluster.actors, cluster.places) == ({}, {})
 
 
-def test_who_only_looks_is_answered_while_the_depot_takes_no_word(
+def test_status_is_answered_while_the_depot_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controller, "KEPT_TIMEOUT_S", 60.0)

@@ -1,9 +1,11 @@
-"""Whatever single thing happens to the files of a run: it costs no more than what is younger than
-the newest snapshot, or the resume is refused in words. Nothing trained is ever deleted.
+"""Tests of damage to single files of a run, followed by a resume.
+
+The damage costs no more than what is younger than the newest snapshot, or the resume is refused
+with a message. Nothing trained is ever deleted.
 
 A product that always refused, one that took the initial weights, and one that took the right
-version numbers with other contents would each fail here: what may be refused is told from the harm
-alone, and contents are compared with what the run had in memory when it published them.
+version numbers with other contents would each fail here. Whether a refusal is allowed follows from
+the damage alone, and contents are compared with what the run had in memory when it published them.
 """
 
 from __future__ import annotations
@@ -28,20 +30,20 @@ from tests.cluster.played import Played
 from tests.cluster.restored import Again, F, Harm, copy_of, harms, killed, kind_of
 
 KEPT = 2
-"""Versions of each fragment that are retained: `durability.keep_snapshots`."""
+"""The number of retained versions of each fragment: `durability.keep_snapshots`."""
 NEEDED = ("config.toml", "layout.json")
 """Files that no other file can stand in for."""
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every snapshot seals a segment. No machine crashes here, so nothing waits for a flush."""
+    """Seal a segment at every snapshot, and skip fsync because no machine crashes here."""
     monkeypatch.setattr("cluster.storage.tape.SEGMENT_BYTES", 1)
     monkeypatch.setattr("os.fsync", id)
 
 
 def fragments_in(run_dir: Path, harm: Harm | None = None) -> set[str]:
-    """The sha256 of each trained fragment file, but for those that were touched."""
+    """Return the sha256 of each trained fragment file that the damage did not touch."""
     touched = () if harm is None else harm.files
     files = [run_dir / "fragments" / name for name in os.listdir(run_dir / "fragments")]
     trained = [each for each in files if "-g0-v00000000" not in each.name]
@@ -50,7 +52,7 @@ def fragments_in(run_dir: Path, harm: Harm | None = None) -> set[str]:
 
 
 class Case:
-    """A killed run, and what its undamaged directory comes back with."""
+    """A killed run, and the state that its undamaged directory comes back with."""
 
     def __init__(self, folder: Path, kind: str) -> None:
         self.kind, self.run_dir = kind, folder / kind
@@ -67,7 +69,7 @@ class Case:
         self.snapshot: State = self.run.kept
 
     def check_contents(self, again: Again) -> None:
-        """What is recovered is what was published under these versions, to the last bit."""
+        """Compare the recovered arrays, bit for bit, with those published under these versions."""
         for p, version in again.found.items():
             wanted = self.run.history[p, version]
             for name in ("master", "momentum", "public"):
@@ -75,24 +77,27 @@ class Case:
                 np.testing.assert_array_equal(mine, getattr(wanted, name), f"{name} of {p}")
 
     def intact(self, p: Fragment, harm: Harm) -> list[Version]:
-        """The retained versions of a fragment that were not touched, oldest first."""
+        """Return the retained versions of a fragment that were not touched, oldest first."""
         retained = self.stored(p)[-KEPT:]
         return [each for each in retained if fragment_name(p, each) not in harm.files]
 
     def stored(self, p: Fragment) -> list[Version]:
-        """The versions that the killed run has left, oldest first."""
+        """Return the versions that the killed run has left, oldest first."""
         files = stored_versions(Folder(self.run_dir))[p]
         return [each.version for each in files if not each.orphan]
 
     def resumed(self, run_dir: Path) -> Again | ArchipelagoError:
-        """The run that goes on, or why it does not. Any other exception is a failure."""
+        """Return the resumed run, or the reason of a refusal.
+
+        Any other exception fails the test.
+        """
         try:
             return Again(run_dir, self.run)
         except ArchipelagoError as error:
             return error
 
     def check(self, run_dir: Path, harm: Harm) -> str:
-        """Resume, and judge what comes of it. Returns which of the outcomes it was."""
+        """Resume, and check the result. Returns the name of the outcome."""
         before = fragments_in(run_dir, harm)
         again = self.resumed(run_dir)
         if isinstance(again, ArchipelagoError):
@@ -115,7 +120,7 @@ class Case:
         return "it costs something" if costs else "it costs nothing"
 
     def check_costs(self, again: Again, harm: Harm) -> bool:
-        """Whether anything is gone; it is no more than may be, and it is said."""
+        """Return whether anything is gone; check that it is no more than allowed, and reported."""
         kinds = {kind_of(name) for name in harm.files}
         log_is_whole = not kinds & {"tape"} or not kinds & {"tape", "state.json", "states"}
         least = self.end if log_is_whole else self.snapshot
@@ -137,7 +142,7 @@ class Case:
         return costs
 
     def may_be_refused(self, harm: Harm) -> bool:
-        """Whether this harm leaves too little to go on from; told from the files alone."""
+        """Return whether this damage leaves too little to resume from; only the files decide."""
         kinds = {kind_of(name) for name in harm.files}
         if kinds & {*NEEDED} or any(not self.intact(p, harm) for p in F):
             return True
@@ -146,7 +151,7 @@ class Case:
         return self.kind != "at" or bool(kinds & {"state.json", "states"})
 
     def from_stored(self, run_dir: Path, harm: Harm, error: ArchipelagoError) -> str:
-        """Go on from what is stored, where the refusal offers it and a version is intact."""
+        """Resume from what is stored, where the refusal offers it and a version is intact."""
         if "--resume --from-stored" not in str(error):
             return "refused"
         if any(not self.intact(p, harm) for p in F):
@@ -164,7 +169,7 @@ class Case:
 
 
 @pytest.mark.parametrize("kind", ["at", "behind", "second"])
-def test_no_single_harm_costs_more_than_what_is_younger_than_the_newest_snapshot(
+def test_single_damage_costs_at_most_what_follows_the_newest_snapshot(
     tmp_path: Path, kind: str
 ) -> None:
     seed = time.time_ns()

@@ -1,4 +1,4 @@
-"""Where a run keeps what it comes back from: elsewhere than its directory, and found again."""
+"""Tests of the depot, the store that a run comes back from, also outside the run directory."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def bucket(s3: str) -> Bucket:
 
 @pytest.fixture(params=["folder", "bucket"])
 def depot(request: pytest.FixtureRequest, tmp_path: Path) -> Depot:
-    """One that is empty."""
+    """Return an empty depot."""
     if request.param == "folder":
         return Folder(tmp_path / "depot")
     return request.getfixturevalue("bucket")
 
 
-def test_what_a_writer_had_begun_when_it_was_killed_goes_and_nothing_else(tmp_path: Path) -> None:
+def test_tidy_removes_only_unfinished_files_of_a_killed_writer(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.write("fragments/f0000-a", b"whole")
     folder.write("fragments/f0001-a", b"whole")
@@ -82,7 +82,7 @@ def test_what_a_writer_had_begun_when_it_was_killed_goes_and_nothing_else(tmp_pa
     folder.tidy("nowhere/f")
 
 
-def test_what_was_written_is_there_as_a_whole_and_by_name(depot: Depot) -> None:
+def test_depot_writes_whole_files_by_name(depot: Depot) -> None:
     assert depot.names() == []
     depot.write("state.json", b"old")
     depot.write("state.json", b"new")
@@ -102,7 +102,7 @@ def test_what_was_written_is_there_as_a_whole_and_by_name(depot: Depot) -> None:
 
 
 @pytest.mark.parametrize("nbytes", [1, 11_000_000])
-def test_a_file_of_this_machine_is_copied_there(depot: Depot, tmp_path: Path, nbytes: int) -> None:
+def test_copies_a_local_file_into_the_depot(depot: Depot, tmp_path: Path, nbytes: int) -> None:
     (path := tmp_path / "model.safetensors").write_bytes(b"m" * nbytes)
     depot.copy(path)
     assert depot.read("model.safetensors") == path.read_bytes()
@@ -110,7 +110,7 @@ def test_a_file_of_this_machine_is_copied_there(depot: Depot, tmp_path: Path, nb
         depot.copy(tmp_path / "another")
 
 
-def test_what_grows_has_one_beginning(depot: Depot) -> None:
+def test_growing_file_is_created_only_once(depot: Depot) -> None:
     growing = depot.grow("tape-0.arrow")
     growing.write(b"once ")
     growing.write(b"upon a time")
@@ -124,7 +124,7 @@ def test_what_grows_has_one_beginning(depot: Depot) -> None:
         depot.grown("tape-1.arrow")
 
 
-def test_lines_go_on_where_those_before_them_ended(depot: Depot) -> None:
+def test_lines_continue_after_earlier_lines(depot: Depot) -> None:
     for word in ("one", "two"):
         lines = depot.lines("notes.jsonl")
         lines.write(word)
@@ -134,7 +134,7 @@ def test_lines_go_on_where_those_before_them_ended(depot: Depot) -> None:
     assert length == len(b"one\ntwo\n")
 
 
-def test_a_trial_leaves_nothing(tmp_path: Path) -> None:
+def test_probe_leaves_no_files(tmp_path: Path) -> None:
     Folder(tmp_path / "run").probe()
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError):
@@ -150,7 +150,7 @@ def events(depot: Depot) -> list[Event]:
 
 
 def taped(depot: Depot, told: Sequence[Event], generation: int = 0, first_seq: int = 0) -> Tape:
-    """Flushed after each event."""
+    """Append events to a new tape, and flush it after each one."""
     tape = Tape(depot, generation, LAYOUT.fingerprint, first_seq=first_seq)
     for event in told:
         tape.append(1.0, event, ())
@@ -162,11 +162,11 @@ def taped(depot: Depot, told: Sequence[Event], generation: int = 0, first_seq: i
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every flush is a part of its own."""
+    """Make every flush a part of its own."""
     monkeypatch.setattr("cluster.storage.bucket.PART_BYTES", 1)
 
 
-def test_a_tape_is_durable_when_it_says_so_and_goes_on_in_the_next_generation(
+def test_flushed_tape_is_durable_and_continues_in_the_next_generation(
     depot: Depot,
 ) -> None:
     killed = taped(depot, OF_EVERY_KIND[:4])
@@ -176,7 +176,7 @@ def test_a_tape_is_durable_when_it_says_so_and_goes_on_in_the_next_generation(
     killed.close()
 
 
-def test_many_additions_are_few_objects_and_none_is_much_longer(bucket: Bucket) -> None:
+def test_many_additions_make_few_objects_of_bounded_size(bucket: Bucket) -> None:
     growing, content = bucket.grow("tape-0.arrow"), b""
     for number in range(40):
         part = bytes([number]) * (PART_BYTES // 10)
@@ -188,9 +188,7 @@ def test_many_additions_are_few_objects_and_none_is_much_longer(bucket: Bucket) 
     assert bucket.grown("tape-0.arrow") == (content, None)
 
 
-def test_a_part_that_is_torn_damaged_or_gone_ends_the_tape_before_it(
-    bucket: Bucket, small: None
-) -> None:
+def test_tape_ends_before_a_damaged_or_missing_part(bucket: Bucket, small: None) -> None:
     taped(bucket, OF_EVERY_KIND).close()
     name = f"tape-0.arrow/{len(OF_EVERY_KIND) - 3:08}"
     content = bucket.read(name)
@@ -207,8 +205,8 @@ def test_a_part_that_is_torn_damaged_or_gone_ends_the_tape_before_it(
     assert "part 10 is not there" in recording.damage
 
 
-def test_the_last_part_may_be_missing(bucket: Bucket, small: None) -> None:
-    """A crash leaves it so; a snapshot that is ahead of the tape is not used then."""
+def test_last_part_may_be_missing(bucket: Bucket, small: None) -> None:
+    """A crash may lose the last part; a snapshot that is ahead of the tape is then not used."""
     taped(bucket, OF_EVERY_KIND)
     bucket.remove(f"tape-0.arrow/{len(OF_EVERY_KIND):08}")
     assert events(bucket) == [*OF_EVERY_KIND[:-1]]
@@ -216,7 +214,7 @@ def test_the_last_part_may_be_missing(bucket: Bucket, small: None) -> None:
     assert events(bucket) == [*OF_EVERY_KIND[:-1], *OF_EVERY_KIND[:2]]
 
 
-def test_damaged_objects_are_passed_over_for_the_newest_good_one(bucket: Bucket) -> None:
+def test_skips_damaged_objects_for_the_newest_good_one(bucket: Bucket) -> None:
     store = FragmentStore(bucket, MODEL, keep=3)
     for number in range(6):
         store.save(F0, arrays(number), first=number == 0)
@@ -233,7 +231,7 @@ def test_damaged_objects_are_passed_over_for_the_newest_good_one(bucket: Bucket)
         load_snapshot(bucket, "l")
 
 
-def test_lines_of_a_bucket_wait_until_they_are_flushed(bucket: Bucket) -> None:
+def test_lines_of_a_bucket_wait_for_a_flush(bucket: Bucket) -> None:
     first = bucket.lines("notes.jsonl")
     first.write("one")
     assert not bucket.has("notes.jsonl")
@@ -246,8 +244,8 @@ def test_lines_of_a_bucket_wait_until_they_are_flushed(bucket: Bucket) -> None:
     assert bucket.grown("notes.jsonl") == (b"one\ntwo\n", None)
 
 
-def test_a_bucket_that_is_away_delays_a_tape_and_stops_nobody(bucket: Bucket) -> None:
-    """What waited goes there in order once it is back, and nobody waits for it meanwhile."""
+def test_unavailable_bucket_delays_a_tape_without_blocking(bucket: Bucket) -> None:
+    """Write everything pending in order once the bucket is back; nobody waits for it meanwhile."""
     tape = taped(bucket, OF_EVERY_KIND[:2])
     growing: Any = tape._file
     growing._bucket = Bucket("s3://there-is-none?" + bucket._uri.partition("?")[2], "run")
@@ -267,7 +265,7 @@ def test_a_bucket_that_is_away_delays_a_tape_and_stops_nobody(bucket: Bucket) ->
     assert events(bucket) == [*OF_EVERY_KIND[:5]]
 
 
-def test_a_bucket_that_hangs_is_not_waited_for(
+def test_does_not_wait_for_a_bucket_that_hangs(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tape, answered = taped(bucket, OF_EVERY_KIND[:2]), threading.Event()
@@ -296,13 +294,13 @@ def test_a_bucket_that_hangs_is_not_waited_for(
         (f"s3://{BUCKET}/runs?retries=3&", "Unexpected query parameter in S3 URI: 'retries'"),
     ],
 )
-def test_a_bucket_of_no_use_is_one_clear_message(s3: str, uri: str, why: str) -> None:
+def test_unusable_bucket_gives_a_clear_message(s3: str, uri: str, why: str) -> None:
     wrong = config(f"durability.dir={uri}{s3.partition('?')[2]}")
     with pytest.raises(UserMistake, match=rf"durability.dir: s3://.*{why}"):
         runs.choose(wrong, FILE, None, NOW)
 
 
-def test_a_trial_of_a_bucket_leaves_nothing_and_a_run_of_that_name_is_found(s3: str) -> None:
+def test_probe_of_a_bucket_leaves_nothing_and_finds_an_existing_run(s3: str) -> None:
     mine = config(f"durability.dir={s3}", "run.name=mine")
     depot = depot_of(mine, Path("runs/mine"))
     assert str(depot) == f"s3://{BUCKET}/runs/mine"
@@ -320,12 +318,14 @@ def durable(there: Path, *overrides: str) -> Config:
     return config(f"durability.dir={there}", *overrides)
 
 
-def test_it_is_the_run_directory_unless_there_is_a_place_for_runs(tmp_path: Path) -> None:
+def test_depot_is_the_run_directory_by_default(tmp_path: Path) -> None:
     assert depot_of(config(), Path("runs/mine")) == Folder(Path("runs/mine"))
     assert depot_of(durable(tmp_path), Path("runs/mine")) == Folder(tmp_path / "mine")
 
 
-def test_two_runs_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_run_of_the_same_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     mine = durable(tmp_path, "run.name=mine")
     assert runs.choose(mine, FILE, None, NOW) == Path("runs/mine")
@@ -337,7 +337,7 @@ def test_two_runs_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.fixture
 def moved(tmp_path: Path) -> Played:
-    """A run that has lived on another node: nothing of it is here but its depot."""
+    """Return a run that lived on another node; only its depot is here."""
     run = Played(tmp_path / "depots" / "mine")
     path = run.run_dir / "config.toml"
     durability = f'[durability]\ndir = "{tmp_path / "depots"}"'
@@ -346,7 +346,7 @@ def moved(tmp_path: Path) -> Played:
     return run
 
 
-def test_syncer_and_shard_come_back_where_the_run_directory_is_empty(
+def test_syncer_and_shard_recover_with_an_empty_run_directory(
     moved: Played, tmp_path: Path
 ) -> None:
     plain, here = load(moved.run_dir / "config.toml"), tmp_path / "runs" / "mine"
@@ -362,7 +362,7 @@ def test_syncer_and_shard_come_back_where_the_run_directory_is_empty(
     assert not here.exists()
 
 
-def test_a_run_goes_on_from_its_depot_alone(
+def test_run_resumes_from_its_depot_alone(
     moved: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -391,7 +391,7 @@ def test_a_run_goes_on_from_its_depot_alone(
     assert load(here / "config.toml") == plain, "for people, who look here"
 
 
-def test_it_is_replayed_from_its_depot(moved: Played, tmp_path: Path) -> None:
+def test_replay_reads_from_the_depot(moved: Played, tmp_path: Path) -> None:
     here = tmp_path / "runs" / "mine"
     for name in ("config.toml", "summary.json"):
         runs.write(here / name, (moved.run_dir / name).read_bytes())

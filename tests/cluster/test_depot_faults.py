@@ -1,4 +1,7 @@
-"""Each system call of a depot fails once: the run goes on or says so, and is durable again."""
+"""Tests of a depot whose system calls fail once each: the run goes on and is durable again.
+
+Where it cannot go on, it reports the error.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ T = TypeVar("T")
 
 @dataclass
 class Told:
-    """What a run has promised, and what it said that went wrong."""
+    """The promises of a run that must be durable, and the errors that it raised."""
 
     errors: list[BaseException] = field(default_factory=list[BaseException])
     drained: list[str] = field(default_factory=list[str])
@@ -62,7 +65,7 @@ class Told:
     summary: Mapping[str, object] = field(default_factory=dict[str, object])
 
     async def again(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call, and once more if the depot refuses: whoever calls is told so."""
+        """Retry the call once if the depot refuses it, and record the error."""
         try:
             return await call()
         except (OSError, RunFailed, UserMistake) as error:
@@ -72,7 +75,7 @@ class Told:
 
 @dataclass
 class Run:
-    """The actors of a run in this process, over one depot: plain objects of the real classes."""
+    """The actors of a run in this process, over one depot, as plain objects of the real classes."""
 
     where: Path
     config: Config
@@ -110,7 +113,7 @@ class Run:
         await self.shard.seed(LAYOUT, p, np.ones(LAYOUT.sizes[p], np.float32))
 
     async def merges(self) -> bool:
-        """Merge once, with what was merged kept; whether the version is durable."""
+        """Merge once, and return whether the version is durable."""
         generation = self.shard.process.shard.generation
         before, number = self.shard.process.shard.version(F0), next(self.numbers)
         after = Version(generation, before.number + 1)
@@ -129,17 +132,17 @@ class Run:
         return durable is True
 
     async def syncer(self) -> SyncerActor:
-        """Have a syncer, or the next one, which goes on from what the one before left."""
+        """Start a syncer, which goes on from what its predecessor left."""
         said = self.config.model_dump_json()
         syncer = SyncerActor(said, "run", "nowhere", str(self.where), "", self.owner_number)
         await self.told.again(lambda: syncer.open(LAYOUT))
         return syncer
 
     async def lives(self, owned: Ownership, merges: int) -> SyncerActor:
-        """Say what must be durable before it is answered, between snapshots that seal the tape.
+        """Make requests that must be durable before they are answered, between snapshots.
 
-        The syncer is told of no merge: a restart goes back to the first version, and refuses that
-        if it is not among the newest two that are stored.
+        The snapshots seal the tape. The syncer is told of no merge: a restart goes back to the
+        first version, and is refused if that is not among the newest two that are stored.
         """
         syncer = await self.syncer()
         for _ in range(4):
@@ -159,7 +162,7 @@ class Run:
         owned = await self.begin()
         first = await self.lives(owned, 1)
         up = await first.process.up.ready()
-        for _ in range(2):  # rows that wait in memory while the depot refuses them die with it
+        for _ in range(2):  # rows that still wait in memory would die with the process
             up.tape.sync()
         up.syncer.close()  # its process dies
         syncer = await self.lives(owned, 3)
@@ -172,7 +175,7 @@ class Run:
         self.told.events = (await syncer.process.up.ready()).tape.seq
 
     def check(self) -> None:
-        """All that was promised is there, as another process finds it."""
+        """Check, as another process would, that everything promised is there."""
         events = self.told.events
         tape = read_tape(self.depot, LAYOUT.fingerprint)
         assert tape.length == events
@@ -190,7 +193,7 @@ class Run:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing waits for its next turn, and every snapshot seals a segment."""
+    """Let nothing wait for its next turn, and seal a segment at every snapshot."""
     monkeypatch.setattr("cluster.storage.tape.SEGMENT_BYTES", 1)
     monkeypatch.setattr("cluster.actors.bring_up.AGAIN_S", 0.0)
     monkeypatch.setattr("cluster.actors.syncer.records.AGAIN_S", 0.0)
@@ -198,7 +201,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Handle:
-    """Of an actor in this process: a shard that recovers, and is watched for ever."""
+    """A handle of an actor in this process: `recover` works, other calls never return."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -213,7 +216,7 @@ def runs(
     plan: tuple[Call, int, Fault] | None = None,
     before_the_end: Callable[[], None] = lambda: None,
 ) -> tuple[SystemCalls, Run]:
-    """Play the whole story of a run in this folder, with one fault."""
+    """Play the whole story of a run in this folder, with at most one fault."""
     given = {
         "task": {"preset": "byte-tiny"},
         "sync": {"every": 4, "fragments": 2},
@@ -235,7 +238,7 @@ def folders(tmp_path: Path) -> Iterator[Path]:
     return (tmp_path / f"{number}" / "run" for number in itertools.count())
 
 
-def test_a_run_makes_the_calls_of_a_depot_and_all_of_them_are_known(
+def test_run_without_faults_makes_all_the_depots_system_calls(
     folders: Iterator[Path],
 ) -> None:
     disk, run = runs(next(folders))
@@ -247,11 +250,13 @@ def test_a_run_makes_the_calls_of_a_depot_and_all_of_them_are_known(
 
 
 @pytest.mark.slow
-def test_each_call_fails_once_and_everything_is_durable_again(
+def test_everything_is_durable_after_each_call_fails_once(
     folders: Iterator[Path],
 ) -> None:
-    """Each call of a story without faults fails in one of its ways, at a place that chance
-    chooses; the test below has all ways."""
+    """Each system call fails in one of its ways, at a random place.
+
+    The test below covers all ways.
+    """
     seed = random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -275,12 +280,14 @@ def test_each_call_fails_in_each_way(folders: Iterator[Path], fault: Fault) -> N
 
 
 REFUSED = Call("open", "tape-N.arrow"), 1, Fault.EEXIST
-"""The first file of a run's first tape is there, and was perhaps made by another syncer: the run is
-refused before anything is trained."""
+"""A fault that the run refuses: the first file of its first tape exists already.
+
+Another syncer may have made the file, so the run is refused before anything is trained.
+"""
 
 
 def fails(folders: Iterator[Path], plan: tuple[Call, int, Fault]) -> None:
-    """Play the story with a fault, and see that the fault was met."""
+    """Play the story with a fault, and check that the fault occurred."""
     if plan == REFUSED:
         with pytest.raises(RunFailed, match=r"tape-0.arrow: no readable beginning"):
             runs(next(folders), plan)

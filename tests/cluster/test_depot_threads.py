@@ -1,4 +1,4 @@
-"""Threads that meet in a depot: none undoes what another one wrote, and no row is lost."""
+"""Tests of threads that meet in a depot: none undoes what another one wrote, and no row is lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ F0, WAIT_S = Fragment(0), 30.0
 
 
 class Held:
-    """A place in which the thread named `first` stays until it may go on."""
+    """A gate that stops the thread named `first` until `go` is set."""
 
     def __init__(self) -> None:
         self.there, self.go = threading.Event(), threading.Event()
@@ -50,19 +50,21 @@ class Held:
             assert self.go.wait(WAIT_S)
 
     def beside(self, first: Callable[[], object], second: Callable[[], object]) -> None:
-        """Call the second while the first stays in here, then let the first end."""
+        """Call `second` while `first` waits in the gate, then let `first` end."""
         thread = threading.Thread(target=first, name="first")
         thread.start()
         assert self.there.wait(WAIT_S)
         other = threading.Thread(target=second)
         other.start()
-        other.join(0.2)  # it may have to wait for the first
+        other.join(0.2)  # it may have to wait for `first`
         self.go.set()
         thread.join(WAIT_S)
         other.join(WAIT_S)
 
 
-def test_two_threads_replace_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_replacements_leave_one_whole_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held, fsync = Held(), os.fsync
 
     def stays(file: int) -> None:
@@ -78,7 +80,7 @@ def test_two_threads_replace_one_file(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @dataclass
 class Memory(Adding):
-    """A file in memory that takes a part of what it is given; a thread may stay in between."""
+    """An in-memory file that accepts half of each write; a thread may wait inside a write."""
 
     held: Held
     content: bytes = b""
@@ -98,7 +100,7 @@ class Memory(Adding):
     def close(self) -> None: ...
 
 
-def test_two_threads_flush_the_same_lines() -> None:
+def test_concurrent_flushes_write_each_line_once() -> None:
     file = Memory(Held())
     lines = WaitingLines(file, 0)
     lines.write("first, of some length")
@@ -112,7 +114,7 @@ def test_two_threads_flush_the_same_lines() -> None:
     assert lines.length == len(file.content)
 
 
-def test_lines_that_are_refused_wait_in_order() -> None:
+def test_refused_lines_wait_in_order() -> None:
     file = Memory(Held(), refuses=[OSError(errno.ENOSPC, "No space left on device")])
     lines = WaitingLines(file, 0)
     lines.write("one")
@@ -123,10 +125,10 @@ def test_lines_that_are_refused_wait_in_order() -> None:
     assert file.content == b"one\ntwo\n"
 
 
-def test_the_last_word_of_an_owner_is_that_it_left(
+def test_late_heartbeat_does_not_undo_that_the_owner_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A beat that hangs in the depot ends after the run was left."""
+    """A heartbeat that hangs in the depot ends after the owner has left the run."""
     monkeypatch.setattr(ownership, "BEAT_S", 0.1)
     others = set(threading.enumerate())
     with SystemCalls(tmp_path) as disk:
@@ -149,10 +151,10 @@ def test_the_last_word_of_an_owner_is_that_it_left(
 
 
 @pytest.mark.parametrize("error", [MemoryError("no room to join"), ValueError("a bug")])
-def test_rows_wait_whatever_is_raised(
+def test_rows_stay_queued_whatever_error_is_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """A full memory is like a full disk; a bug is raised to whoever waits for a promise."""
+    """A full memory is retried like a full disk; a bug is raised to the waiting caller."""
     errors, pwrite = [error], os.pwrite
 
     def raises(file: int, content: bytes, start: int) -> int:
@@ -183,7 +185,7 @@ def test_rows_wait_whatever_is_raised(
     assert [row.event for row in read_tape(Folder(tmp_path), LAYOUT).events] == [Stop("promised")]
 
 
-def test_what_waits_for_a_full_disk_is_not_copied_as_a_whole_each_time(
+def test_retries_on_a_full_disk_do_not_copy_all_pending_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cluster.storage.segment_queue.ADDITION_BYTES", 1)
@@ -210,10 +212,10 @@ def test_what_waits_for_a_full_disk_is_not_copied_as_a_whole_each_time(
     assert read_tape(Folder(tmp_path), LAYOUT).length == 20
 
 
-def test_the_end_of_a_run_says_what_is_not_durable_and_sums_up(
+def test_end_of_a_run_reports_what_is_not_durable_and_sums_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An error of the last snapshot is not lost, also if no depot raises such errors."""
+    """An error of the last snapshot is reported, even one that no depot raises."""
 
     def breaks(*_: object) -> None:
         raise ValueError("a state that cannot be written")
@@ -229,7 +231,7 @@ def test_the_end_of_a_run_says_what_is_not_durable_and_sums_up(
 # --- a shard --------------------------------------------------------------------------------------
 
 
-def test_a_discard_waits_for_the_thread_that_has_the_inbox(tmp_path: Path) -> None:
+def test_discard_waits_for_the_thread_that_uses_the_inbox(tmp_path: Path) -> None:
     given = {"task": {"preset": "byte-tiny"}, "islands": [{"count": 1}]}
     shard = ShardActor(parse(given).model_dump_json(), "nowhere", str(tmp_path))
     recovers = threading.Event()
@@ -246,7 +248,7 @@ def test_a_discard_waits_for_the_thread_that_has_the_inbox(tmp_path: Path) -> No
     asyncio.run(story())
 
 
-def test_means_of_moments_are_had_while_a_fragment_is_copied(
+def test_mean_moments_are_returned_while_a_fragment_is_copied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     copies, go, whole = threading.Event(), threading.Event(), ArrayArithmetic.whole
@@ -274,13 +276,13 @@ def drawn(number: int, p: int = 0) -> Arrays:
     return Arrays(Version(0, number), flat, flat.copy(), flat.copy())
 
 
-def test_a_version_that_lands_after_its_fragment_went_back_is_deleted(tmp_path: Path) -> None:
+def test_version_stored_after_its_fragment_went_back_is_deleted(tmp_path: Path) -> None:
     store = FragmentStore(Folder(tmp_path), CUT, keep=2)
     files = DepotFiles(store, Fence(Folder(tmp_path), 0), StoringPace(measured=False))
     files.save(F0, lambda: drawn(0), first=True)
 
     def copied() -> Arrays:
-        files.forget_after(F0, Version(0, 0))  # while the write hangs
+        files.forget_after(F0, Version(0, 0))  # called while the write hangs
         return drawn(1)
 
     files.save(F0, copied, first=False)

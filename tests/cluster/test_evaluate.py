@@ -1,4 +1,4 @@
-"""Which held-out windows a look is of, and which the summary: the one comparable with the other."""
+"""Tests of the held-out windows that a look and the summary use, so that both are comparable."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def evaluator(here: Path, monkeypatch: pytest.MonkeyPatch, batches: int) -> Eval
     return Evaluator(parse({"task": task, "islands": [{}]}))
 
 
-def test_a_look_is_spread_over_the_windows_that_the_summary_is_of(
+def test_look_samples_the_windows_of_the_summary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batches 0 to 31 are judged at the end, every eighth of them at a look; no more of them."""
+    """The last evaluation judges batches 0 to 31, and a look judges every eighth of these."""
     judge = evaluator(tmp_path, monkeypatch, 100)
     flats = judge.initial()
     assert judge.loss(flats) == sum(range(32)) / 32
@@ -61,7 +61,7 @@ def test_a_look_is_spread_over_the_windows_that_the_summary_is_of(
 
 
 @pytest.mark.parametrize(("batches", "sample"), [(1, 0.0), (3, 1.0), (4, 1.5), (7, 2.25)])
-def test_where_little_is_held_out_a_look_is_of_all_or_of_four_batches(
+def test_look_uses_all_batches_or_four_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int, sample: float
 ) -> None:
     judge = evaluator(tmp_path, monkeypatch, batches)
@@ -69,9 +69,7 @@ def test_where_little_is_held_out_a_look_is_of_all_or_of_four_batches(
     assert judge.loss(judge.initial()) == (batches - 1) / 2
 
 
-def test_it_says_how_far_it_is_and_how_long_its_batches_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reports_progress_and_batch_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     judge = evaluator(tmp_path, monkeypatch, 100)
     assert judge.judged == (0, 0.0, 0.0, 4, 2 * 32 + 4)
     flats = judge.initial()
@@ -82,7 +80,7 @@ def test_it_says_how_far_it_is_and_how_long_its_batches_take(
     assert 0 < judged.spent_s < 36 * judged.longest_s
 
 
-def test_the_initial_model_is_the_same_leaf_by_leaf_and_as_a_whole() -> None:
+def test_initial_model_by_leaf_equals_the_whole_model() -> None:
     judge = Evaluator(parse({"task": {"preset": "byte-tiny"}, "islands": [{}]}))
     task = task_of(parse({"task": {"preset": "byte-tiny"}, "islands": [{}]}))
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(task.init(0))]
@@ -97,7 +95,10 @@ FLAT = np.arange(3, dtype=np.float32)
 
 
 class Shards:
-    """What they answer, in turn, the last for ever: a version, None, or an error."""
+    """Shards that give these answers in turn, the last one forever.
+
+    An answer is a version, `None`, or an error.
+    """
 
     def __init__(self, *answers: Version | RayActorError | None) -> None:
         self.answers, self.asked = [*answers], 0
@@ -129,7 +130,7 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> Callable[..., EvaluatorActor]:
     return made
 
 
-def test_what_is_judged_at_the_end_is_fetched_once_also_from_a_shard_that_is_just_back(
+def test_final_model_is_fetched_once_even_from_a_restarted_shard(
     actor: Callable[..., EvaluatorActor],
 ) -> None:
     shards = Shards(RayActorError(), None, V3, V4)
@@ -139,7 +140,7 @@ def test_what_is_judged_at_the_end_is_fetched_once_also_from_a_shard_that_is_jus
     assert judge.sample([V4]) == 7.0
 
 
-def test_a_model_that_the_shards_do_not_have_is_not_waited_for(
+def test_missing_model_is_not_waited_for(
     actor: Callable[..., EvaluatorActor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Unreachable, match="do not have the model"):

@@ -1,4 +1,4 @@
-"""An evaluator that raises, dies, hangs or takes long: the fleet lives with it, and says so."""
+"""Tests of an evaluator that raises, dies, hangs or is slow: the fleet goes on and reports it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def remotely(cause: BaseException) -> RayTaskError:
 
 
 class Evaluator(Evaluating):
-    """Answers as the test says, in virtual time: an error, a value, or how long it takes."""
+    """An evaluator in virtual time that gives an error, a value, or a value after a delay."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -106,7 +106,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("error", "why"), FAILURES)
-def test_a_look_that_fails_is_told_once_and_the_next_has_its_turn(
+def test_failed_look_is_reported_once_and_the_next_look_follows(
     evaluator: Evaluator, evaluation: EvaluationSchedule, error: Exception, why: Unjudged
 ) -> None:
     evaluator.does["judge"] = [error, None]
@@ -118,9 +118,7 @@ def test_a_look_that_fails_is_told_once_and_the_next_has_its_turn(
     assert evaluator.asked == ["judge", "judge"]
 
 
-def test_looks_are_one_at_a_time_however_long_one_takes(
-    evaluator: Evaluator, evaluation: EvaluationSchedule
-) -> None:
+def test_looks_run_one_at_a_time(evaluator: Evaluator, evaluation: EvaluationSchedule) -> None:
     evaluator.does["judge"] = [(45.0, None)]
     for _ in range(100):
         evaluator.now_s += 0.5
@@ -128,7 +126,7 @@ def test_looks_are_one_at_a_time_however_long_one_takes(
     assert evaluator.asked == ["judge"]
 
 
-def test_an_evaluator_that_hangs_begins_anew(
+def test_evaluator_that_hangs_is_restarted(
     evaluator: Evaluator, evaluation: EvaluationSchedule
 ) -> None:
     evaluator.does["judge"] = [(float("inf"), None), None]
@@ -142,7 +140,7 @@ def test_an_evaluator_that_hangs_begins_anew(
     assert evaluator.asked.count("judge") > 1, "and the next look"
 
 
-def test_one_that_cannot_even_say_how_far_it_is_hangs(
+def test_evaluator_that_cannot_report_progress_counts_as_hung(
     evaluator: Evaluator, evaluation: EvaluationSchedule
 ) -> None:
     def deaf() -> NoReturn:
@@ -154,10 +152,10 @@ def test_one_that_cannot_even_say_how_far_it_is_hangs(
     assert evaluator.restarts == 1
 
 
-def test_the_last_model_is_waited_for_as_long_as_batches_are_judged(
+def test_last_evaluation_is_waited_for_while_batches_are_judged(
     evaluator: Evaluator, evaluation: EvaluationSchedule
 ) -> None:
-    """Forty-five minutes, a batch in five; and days, a batch in an hour once one is known."""
+    """Wait 45 minutes at 5 minutes a batch, and 2 days once a batch is known to take an hour."""
     evaluator.does["loss"] = [(2700.0, 2.5)]
     evaluator.judged = lambda: Judged(int(evaluator.now_s // 300), 300.0)
     assert losses_of(evaluation.verdict(VERSIONS)) == (2.5, 2.4, 5.5)
@@ -175,7 +173,7 @@ def test_the_last_model_is_waited_for_as_long_as_batches_are_judged(
 
 
 @pytest.mark.parametrize(("error", "why"), FAILURES)
-def test_a_last_evaluation_that_fails_leaves_the_rest_of_the_summary(
+def test_failed_last_evaluation_leaves_the_rest_of_the_summary(
     evaluator: Evaluator, evaluation: EvaluationSchedule, error: Exception, why: Unjudged
 ) -> None:
     evaluator.does["loss"] = [error]
@@ -192,7 +190,7 @@ def test_a_last_evaluation_that_fails_leaves_the_rest_of_the_summary(
     assert verdict.why == "; ".join(words)
 
 
-def test_an_evaluator_that_dies_at_the_end_is_asked_again_when_it_is_back(
+def test_evaluator_that_dies_at_the_end_is_asked_again(
     evaluator: Evaluator, evaluation: EvaluationSchedule
 ) -> None:
     died = ActorUnavailableError("restarting", None)
@@ -204,7 +202,7 @@ def test_an_evaluator_that_dies_at_the_end_is_asked_again_when_it_is_back(
     assert evaluator.asked.count("loss") == DEATHS
 
 
-def test_a_look_under_way_at_the_end_is_not_waited_for(
+def test_pending_look_is_not_waited_for_at_the_end(
     evaluator: Evaluator, evaluation: EvaluationSchedule
 ) -> None:
     evaluator.does["judge"] = [(float("inf"), None)]
@@ -213,10 +211,10 @@ def test_a_look_under_way_at_the_end_is_not_waited_for(
     assert losses_of(evaluation.verdict(VERSIONS)) == (2.5, 2.4, 5.5)
 
 
-# --- what it costs, and how far it is -------------------------------------------------------------
+# --- cost and progress ----------------------------------------------------------------------------
 
 
-def test_it_is_said_beforehand_what_it_costs_and_at_the_end_how_far_it_is(
+def test_cost_is_shown_in_advance_and_progress_at_the_end(
     evaluator: Evaluator, evaluation: EvaluationSchedule
 ) -> None:
     assert evaluation.progress is None
@@ -247,7 +245,7 @@ def test_it_is_said_beforehand_what_it_costs_and_at_the_end_how_far_it_is(
     assert {0, 10, 20, 30} <= {*done}
 
 
-def test_an_evaluator_that_does_not_say_how_far_it_is_costs_nothing_but_that(
+def test_evaluator_without_progress_reports_still_judges(
     evaluator: Evaluator, evaluation: EvaluationSchedule
 ) -> None:
     def deaf() -> NoReturn:
@@ -259,10 +257,10 @@ def test_an_evaluator_that_does_not_say_how_far_it_is_costs_nothing_but_that(
 
 
 class Cut(Exception):
-    """Somebody ends the process."""
+    """An exception that stands for the end of the process."""
 
 
-def test_a_last_evaluation_that_is_cut_short_leaves_model_and_summary(
+def test_interrupted_last_evaluation_leaves_model_and_summary(
     evaluator: Evaluator, evaluation: EvaluationSchedule, tmp_path: Path
 ) -> None:
     evaluator.does["sample"] = [Cut()]
@@ -297,10 +295,10 @@ def test_a_last_evaluation_that_is_cut_short_leaves_model_and_summary(
 
 
 @pytest.mark.parametrize("before", [None, "SIGTERM"])
-def test_who_presses_ctrl_c_while_the_last_model_is_judged_has_model_and_summary_at_once(
+def test_ctrl_c_during_the_last_evaluation_leaves_model_and_summary(
     evaluator: Evaluator, evaluation: EvaluationSchedule, tmp_path: Path, before: str | None
 ) -> None:
-    """Who has asked for the end before that has asked for this evaluation, too."""
+    """A stop that was requested earlier does not cut this evaluation short."""
     evaluator.does["loss"] = [(60.0, 2.5)]
 
     def asked() -> str | None:

@@ -1,4 +1,7 @@
-"""An evaluator of several devices or hosts judges as one device does; no host holds the model."""
+"""Tests of an evaluator of several devices or hosts.
+
+The evaluator judges as one device does, and no host holds the whole model.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +40,13 @@ def config() -> Config:
 
 
 def trained() -> list[Flat]:
-    """Something else than the initial model."""
+    """Return fragments that differ from the initial model."""
     other = parse(CONFIG | {"run": {"seed": 7}})
     return [2 * flat for flat in Evaluator(other).initial()]
 
 
 def host(address: str, hosts: int, number: int, sizes: tuple[int, int, int], folder: str) -> None:
-    """One of them: all that it is asked for goes into a file."""
+    """Run one of the hosts, and write its answers into files."""
     import jax
 
     if hosts > 1:
@@ -70,7 +73,7 @@ def host(address: str, hosts: int, number: int, sizes: tuple[int, int, int], fol
 def asked(
     hosts: int, devices: int, sizes: tuple[int, int, int], folder: Path
 ) -> list[tuple[dict[str, Any], list[Flat]]]:
-    """What each host has said, and the initial fragments that it was given."""
+    """Run the hosts, and return the answers and the initial fragments of each one."""
     environment = {
         "XLA_FLAGS": f"{devices_of_cpus(devices)} {ONE_THREAD}",
         "JAX_PLATFORMS": "cpu",
@@ -90,10 +93,10 @@ def asked(
     ]
 
 
-def test_what_breaks_on_the_first_host_alone_ends_them_all(
+def test_failure_on_the_first_host_ends_all_hosts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else the others would wait for its devices for ever."""
+    """Otherwise the other hosts would wait for its devices forever."""
 
     def end(why: str) -> NoReturn:
         raise SystemExit(why)
@@ -113,7 +116,7 @@ def test_what_breaks_on_the_first_host_alone_ends_them_all(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_what_cannot_be_split_over_its_devices_is_said(tmp_path: Path) -> None:
+def test_heldout_data_that_cannot_be_split_is_reported(tmp_path: Path) -> None:
     text = tmp_path / "short.txt"
     text.write_text("a few words, and a few more of them. " * 1000)  # 37 kB
     tables = CONFIG | {
@@ -143,11 +146,14 @@ Evaluator(parse({tables!r}), MeshShape(1, 3, 1))
     ("hosts", "devices", "sizes"),
     [(1, 3, (1, -1, 1)), (2, 1, (1, -1, 1)), (2, 2, (2, 1, 2))],
 )
-def test_several_judge_as_one_does(
+def test_several_hosts_judge_like_one(
     hosts: int, devices: int, sizes: tuple[int, int, int], tmp_path: Path
 ) -> None:
-    """Three devices judge batches of 18 windows, since 16 cannot be split over them; so their
-    losses are over a few windows more."""
+    """Compare the losses of several hosts or devices with those of one.
+
+    Three devices judge batches of 18 windows, because 16 cannot be split over them. Their losses
+    therefore cover a few windows more.
+    """
     alone, flats = Evaluator(config()), trained()
     initial = alone.initial()
     losses = [alone.initial_loss, alone.loss(flats), alone.sample(flats)]

@@ -1,5 +1,7 @@
-"""The syncer, its ports and the shard as they are, without Ray between them, and islands that raise
-in every call: whatever it is, the others merge on, and `status` says what it was."""
+"""Tests of the syncer, its ports and the shard against islands that raise in calls, without Ray.
+
+Whatever an island raises, the others merge on, and `status` shows the reason.
+"""
 
 from __future__ import annotations
 
@@ -52,29 +54,29 @@ from coordinator.protocol import (
 from tests.cluster.played import CONFIG, LAYOUT
 
 WAIT_S = 20.0
-"""For something that takes milliseconds."""
+"""A timeout in seconds for operations that take milliseconds."""
 STEP_S = 1e-6
-"""Of a step that only counts: no time passes in it."""
+"""Seconds of a reported step. Steps only count here; no time passes in them."""
 A, B = Island("local-0"), Island("local-1")
 QUIET = Vitals(loss=1.0)
 Does = Callable[..., Any]
 
 
 def remotely(cause: BaseException) -> RayTaskError:
-    """As it comes to whoever called, if an actor's method raised it."""
+    """Return the error in the form in which a caller gets it from an actor's method."""
     told = RayTaskError("it", "Traceback: over there", cause, "ray::it", 1, "192.0.2.1")
     return told.as_instanceof_cause()
 
 
 def raises(error: BaseException) -> Does:
     def does(*_: object) -> None:
-        raise error.with_traceback(None)  # or it would grow each time
+        raise error.with_traceback(None)  # otherwise the traceback would grow each time
 
     return does
 
 
 class Handle:
-    """Stands where Ray's handle of an actor would."""
+    """A stand-in for Ray's handle of an actor."""
 
     def __init__(self, actor: object) -> None:
         self._actor = actor
@@ -89,11 +91,11 @@ class Handle:
 
 
 class Hands:
-    """An island's actor: hands in what it was told to train, unless it `does` something else."""
+    """An island's actor that hands in its steps, unless `does` replaces a method."""
 
     def __init__(self, does: dict[str, Does]) -> None:
         self.does, self.steps = does, 0
-        self.lease = 0  # the first one that it was granted: it reads no other
+        self.lease = 0  # the first granted lease; it reads no other
         self.given: dict[Fragment, int] = {}
         self.versions: dict[Fragment, Version] = {}
         self.offers: list[tuple[Publication, int]] = []
@@ -143,7 +145,7 @@ class Hands:
 
 
 class Run:
-    """Two islands, of which B does what the test says."""
+    """Two islands; `does` replaces methods of B."""
 
     def __init__(
         self, run_dir: Path, does: dict[str, Does], monkeypatch: pytest.MonkeyPatch
@@ -184,7 +186,7 @@ class Run:
         self.hands[island].lease = granted.leases[0].number
 
     async def steps(self, upto: int) -> None:
-        """Let both step so far, one step at a time, and have done what follows from each."""
+        """Let both islands take single steps up to `upto`, and finish what each one causes."""
         for step in range(self.hands[A].steps + 1, upto + 1):
             for island, life in self.lives.items():
                 self.hands[island].steps = step
@@ -194,17 +196,17 @@ class Run:
                 await asyncio.sleep(0)
 
     async def merges(self, more: int = 2) -> None:
-        """Go on until A was offered so many more versions."""
+        """Go on until A was offered `more` further versions."""
         offers = self.hands[A].offers
         before = len(offers)
         async with asyncio.timeout(WAIT_S):
             while len(offers) < before + more:
                 await self.steps(self.hands[A].steps + 1)
-                await self.status()  # which raises what ends a run
+                await self.status()  # status raises what ends a run
                 await asyncio.sleep(0.001)
 
     async def counts(self, reason: str, times: int = 1) -> Any:
-        """Go on until so many failures of this reason are told; the status then, two merges on."""
+        """Go on until this reason has `times` failures, and return the status two merges later."""
         await self.until(lambda status: status["failures"].get(reason, 0) >= times)
         await self.merges()
         return await self.status()
@@ -240,12 +242,12 @@ def plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def has_contributed(status: Any) -> bool:
-    """Has B, at all?"""
+    """Return whether B has contributed."""
     return any(e["contributions"] for e in status["islands"] if e["island"] == B)
 
 
 class Device(Exception):
-    """What a user's code raises."""
+    """An exception of a user's code."""
 
 
 UNREADABLE = RaySystemError(TypeError("cannot be rebuilt"), "Traceback: here")
@@ -261,7 +263,7 @@ FULL = remotely(OutOfDiskError("Local disk is full"))
         (UNREADABLE, "sent", "it cannot be read: cannot be rebuilt"),
     ],
 )
-def test_an_island_that_raises_when_it_is_asked_is_lost_and_no_other(
+def test_island_that_raises_in_hand_in_is_lost_alone(
     plays: Any, error: BaseException, reason: str, why: str
 ) -> None:
     async def scene(run: Run) -> None:
@@ -279,8 +281,8 @@ def test_an_island_that_raises_when_it_is_asked_is_lost_and_no_other(
 
 
 @pytest.mark.parametrize("error", [ActorDiedError(), ObjectLostError("00", None, "")])
-def test_what_died_on_its_way_is_asked_for_again(plays: Any, error: BaseException) -> None:
-    """The island is there still: whoever watches it would hear of its death."""
+def test_hand_in_lost_on_its_way_is_requested_again(plays: Any, error: BaseException) -> None:
+    """The island is still alive; its watch would report a death."""
 
     async def scene(run: Run) -> None:
         await run.merges()
@@ -292,7 +294,7 @@ def test_what_died_on_its_way_is_asked_for_again(plays: Any, error: BaseExceptio
     plays(scene, hand_in=raises(error))
 
 
-def test_a_full_object_store_is_nobodys_fault_and_is_shown_until_it_has_room(plays: Any) -> None:
+def test_full_object_store_ends_no_life_and_is_shown_until_it_has_room(plays: Any) -> None:
     async def scene(run: Run) -> None:
         status = await run.counts("store", 2)
         assert status["failures"].keys() == {"store"}
@@ -307,7 +309,7 @@ def test_a_full_object_store_is_nobodys_fault_and_is_shown_until_it_has_room(pla
 
 
 def other_facts(**changes: Any) -> Does:
-    """A sound answer but for these of its facts."""
+    """Return a method that hands in a valid answer with these facts changed."""
 
     def does(hands: Hands, life: Life, p: Fragment) -> Any:
         facts, payload = hands.sound(life, p) or (None, None)
@@ -343,9 +345,7 @@ STRANGE: dict[str, Does] = {
 
 
 @pytest.mark.parametrize("strange", STRANGE)
-def test_what_an_island_sends_that_is_no_contribution_ends_its_life_alone(
-    plays: Any, strange: str
-) -> None:
+def test_invalid_hand_in_ends_only_its_own_life(plays: Any, strange: str) -> None:
     async def scene(run: Run) -> None:
         status = await run.counts("sent")
         assert [*status["failures"]] == ["sent"]
@@ -358,7 +358,7 @@ def test_what_an_island_sends_that_is_no_contribution_ends_its_life_alone(
     plays(scene, hand_in=STRANGE[strange])
 
 
-def test_a_payload_of_another_length_or_kind_is_refused_at_the_gate(plays: Any) -> None:
+def test_payload_of_wrong_length_or_type_is_refused_at_the_gate(plays: Any) -> None:
     def does(hands: Hands, life: Life, p: Fragment) -> Any:
         made = [np.ones(3, np.float32), np.ones(LAYOUT.sizes[p], "S4"), np.ones(0, np.uint16)]
         facts, _ = hands.sound(life, p) or (None, None)
@@ -371,10 +371,10 @@ def test_a_payload_of_another_length_or_kind_is_refused_at_the_gate(plays: Any) 
     plays(scene, hand_in=does)
 
 
-def test_an_island_that_raises_when_it_is_offered_a_version_is_lost_and_the_next_is_public(
+def test_island_that_raises_in_offer_is_lost_and_publication_goes_on(
     plays: Any,
 ) -> None:
-    """The failure is told with the answer to the publication after."""
+    """The failure is reported with the answer to the next publication."""
 
     async def scene(run: Run) -> None:
         await run.counts("offer")
@@ -386,7 +386,7 @@ def test_an_island_that_raises_when_it_is_offered_a_version_is_lost_and_the_next
     plays(scene, offer=raises(remotely(Device("ECC"))))
 
 
-def test_an_island_that_could_not_fetch_a_version_says_so_and_lives(plays: Any) -> None:
+def test_island_that_cannot_fetch_a_version_reports_it_and_lives(plays: Any) -> None:
     full = Failure(
         Reason.STORE, "OutOfDiskError in offer: the object store had no room", ends=False
     )
@@ -398,10 +398,10 @@ def test_an_island_that_could_not_fetch_a_version_says_so_and_lives(plays: Any) 
     plays(scene, offer=lambda _: full)
 
 
-def test_a_version_that_the_shard_has_no_room_to_publish_is_offered_all_the_same(
+def test_version_without_room_in_the_object_store_is_still_offered(
     plays: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is nothing in its box: learners ask for what they lack. Later ones are put again."""
+    """The box is empty, so learners ask for what they lack. Later versions are put again."""
     full = iter([OutOfDiskError("Local disk is full")])
 
     def put(payload: object) -> object:
@@ -422,10 +422,10 @@ def test_a_version_that_the_shard_has_no_room_to_publish_is_offered_all_the_same
 
 
 @pytest.mark.parametrize("word", ["cease", "refused", "park", "leave"])
-def test_an_island_that_raises_at_a_word_ends_no_run(plays: Any, word: str) -> None:
+def test_island_that_raises_at_an_order_does_not_end_the_run(plays: Any, word: str) -> None:
     async def scene(run: Run) -> None:
         await run.steps(2)
-        if word == "cease":  # to a life that another one has taken the place of
+        if word == "cease":  # to a life that another one has replaced
             before = run.lives[B]
             await run.joins(B)
             await run.syncer.report(Report(before, run.hands[B].progress, 1.0), QUIET, [])
@@ -439,7 +439,7 @@ def test_an_island_that_raises_at_a_word_ends_no_run(plays: Any, word: str) -> N
     plays(scene, **{word: raises(remotely(Device("ECC")))})
 
 
-def test_an_island_that_cannot_be_watched_is_lost_and_no_other(plays: Any) -> None:
+def test_island_that_cannot_be_watched_is_lost_alone(plays: Any) -> None:
     async def scene(run: Run) -> None:
         await run.merges()
         state, why = await run.why()
@@ -449,8 +449,8 @@ def test_an_island_that_cannot_be_watched_is_lost_and_no_other(plays: Any) -> No
     plays(scene, watch=raises(remotely(Device("ECC"))))
 
 
-def test_an_island_that_the_memory_monitor_has_ended_is_lost(plays: Any) -> None:
-    """Which is no `RayActorError`, and neither is what a node's end may be told as."""
+def test_island_killed_by_the_memory_monitor_is_lost(plays: Any) -> None:
+    """Ray raises no `RayActorError` in this case, nor always at the end of a node."""
 
     async def scene(run: Run) -> None:
         await run.merges()
@@ -459,7 +459,7 @@ def test_an_island_that_the_memory_monitor_has_ended_is_lost(plays: Any) -> None
     plays(scene, watch=raises(OutOfMemoryError("killed")))
 
 
-def test_a_process_that_breaks_says_so_before_it_ends(plays: Any) -> None:
+def test_broken_process_reports_its_failure_before_it_ends(plays: Any) -> None:
     async def scene(run: Run) -> None:
         await run.steps(1)
         broken = Failure(Reason.TRAIN, "XlaRuntimeError in train: INTERNAL")
@@ -514,10 +514,8 @@ MALFORMED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("strange", MALFORMED)
-def test_a_word_that_the_protocol_has_not_is_refused_to_whoever_said_it(
-    plays: Any, strange: str
-) -> None:
-    """It never gets onto the tape: numbers that are none would not come back from there."""
+def test_malformed_message_is_refused_to_its_sender(plays: Any, strange: str) -> None:
+    """A malformed message never gets onto the tape, from which it could not be read back."""
 
     async def scene(run: Run) -> None:
         with pytest.raises(Malformed):
@@ -533,7 +531,7 @@ def test_a_word_that_the_protocol_has_not_is_refused_to_whoever_said_it(
     plays(scene)
 
 
-def test_a_look_that_came_to_nothing_is_counted(plays: Any) -> None:
+def test_failed_looks_are_counted(plays: Any) -> None:
     async def scene(run: Run) -> None:
         await run.syncer.unjudged(Unjudged.HUNG)
         await run.syncer.unjudged(Unjudged.RAISED)
@@ -542,10 +540,8 @@ def test_a_look_that_came_to_nothing_is_counted(plays: Any) -> None:
     plays(scene)
 
 
-def test_what_breaks_in_our_own_shard_still_ends_the_run(
-    plays: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only what an island raised is its affair: nothing is lost in silence."""
+def test_defect_in_the_shard_ends_the_run(plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only exceptions of islands are tolerated; a defect of the shard is never hidden."""
 
     async def scene(run: Run) -> None:
         receive, defects = run.shard.process.shard.receive, [ZeroDivisionError("a defect")]

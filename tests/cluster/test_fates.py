@@ -1,4 +1,4 @@
-"""No rounding error is lost: whatever is said late, twice or never, and whatever dies."""
+"""Tests that no rounding error is lost, whatever is late, repeated or lost, and whatever dies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def said(life: Life, start: int = 0, p: Fragment = F0) -> ContributionId:
     return ContributionId(life, p, start, start + 1)
 
 
-def test_what_is_held_is_so_until_it_is_freed_or_public() -> None:
+def test_contribution_is_held_until_it_is_freed_or_public() -> None:
     fates = Fates()
     for start in range(3):
         fates.arrived(said(A1, start))
@@ -52,7 +52,7 @@ def test_what_is_held_is_so_until_it_is_freed_or_public() -> None:
     assert set(fates.merged([F0])) == {said(A1, 1), said(B1)}
 
 
-def test_what_a_shard_held_dies_with_it_and_what_is_public_does_not() -> None:
+def test_shard_death_loses_held_contributions_but_not_public_ones() -> None:
     fates = Fates()
     fates.arrived(said(A1, 0))
     fates.published([said(A1, 1)])
@@ -61,7 +61,7 @@ def test_what_a_shard_held_dies_with_it_and_what_is_public_does_not() -> None:
     assert fates.known(A1, F0) == Known((1, 1), (), (said(A1, 1),))
 
 
-def test_of_an_island_only_the_newest_life_is_remembered() -> None:
+def test_remembers_only_the_newest_life_of_an_island() -> None:
     fates = Fates()
     fates.arrived(said(A1))
     fates.published([said(A1, 1)])
@@ -72,7 +72,7 @@ def test_of_an_island_only_the_newest_life_is_remembered() -> None:
     assert fates.known(A2, F0) == Known((0, 2), (said(A2),))
 
 
-def test_no_more_is_remembered_than_can_be_open() -> None:
+def test_remembers_a_bounded_number_of_merged_contributions() -> None:
     fates = Fates()
     for start in range(100):
         fates.arrived(said(A1, start))
@@ -80,12 +80,12 @@ def test_no_more_is_remembered_than_can_be_open() -> None:
     assert fates.known(A1, F0).merged == tuple(said(A1, n) for n in range(100)[-MERGED_KEPT:])
 
 
-# --- all that can happen to messages --------------------------------------------------------------
+# --- random histories of messages -----------------------------------------------------------------
 
 
 @dataclass
 class Call:
-    """A hand-in that was asked for, with what the shard knew then; as far as it has come."""
+    """A requested hand-in with what the shard knew at the time, and how far it has come."""
 
     known: Known
     heard: bool = False
@@ -96,7 +96,7 @@ class Call:
 class World:
     """One learner's fragment, its shard and its syncer, and what is true of each message.
 
-    `orphans`: calls of a shard that has died since; they go on at the learner.
+    `orphans` are calls of a shard that has died since; they go on at the learner.
     """
 
     chance: random.Random
@@ -121,12 +121,12 @@ class World:
         return self.chance.random() < 0.5
 
     def ask(self) -> None:
-        """A round opens; nobody is asked twice in it, nor while an answer is owed."""
+        """Open a round, unless an answer is owed or three contributions are waiting."""
         if self.call is None and len(self.inbox) + len(self.staged) < 3:
             self.call = Call(self.shard.known(A1, F0))
 
     def goes_on(self) -> None:
-        """One of the calls gets further: heard, then served at a boundary, then answered."""
+        """Advance one of the calls: it is heard, then served at a boundary, then answered."""
         calls = [*self.orphans, *([self.call] if self.call else [])]
         if not calls:
             return
@@ -136,7 +136,7 @@ class World:
             self.uplink.hear(F0, call.known)
         elif call.snapshot is None:
             snapshot = self.boundary()
-            for each in calls:  # who waits for the same boundary gets the same
+            for each in calls:  # calls that wait for the same boundary share its snapshot
                 if each.heard and each.snapshot is None:
                     each.snapshot = snapshot
         else:
@@ -174,7 +174,7 @@ class World:
                 self.inbox.append(facts.id)
 
     def is_asked_twice(self) -> None:
-        """A draining learner; the second who asks has waited for the same boundary, and is slow."""
+        """Answer a second call of a draining learner that waited for the same boundary."""
         if self.slow:
             said, payload = self.uplink.encode(F0, self.slow.pop())
             assert np.array_equal(decode(split(payload)[0], SIZE), self.decoded[said.id])
@@ -187,7 +187,7 @@ class World:
             self.uplink.settle(one, merged=False)
 
     def refuse(self) -> None:
-        """By the gate, or since it is stale by now; of which the learner may not hear."""
+        """Refuse a contribution at the gate or as stale; the learner may not hear of it."""
         if self.inbox:
             one = self.inbox.pop(self.chance.randrange(len(self.inbox)))
             self.discard(one, told=self.maybe())
@@ -197,7 +197,7 @@ class World:
             self.staged, self.inbox = self.inbox, []
 
     def publish(self) -> None:
-        """Publish; the learner may hear of it, or fetch it later, which says nothing of merges."""
+        """Publish. The learner may hear of the merges, or fetch the version later without them."""
         merged, self.staged = self.staged, []
         self.merged |= set(merged)
         self.syncer.published(merged)
@@ -210,12 +210,15 @@ class World:
             self.uplink.settle(one, merged=True)
 
     def heard_late(self) -> None:
-        """Words that were on their way for long."""
+        """Deliver a message about a merge that was on its way for long."""
         if self.merged:
             self.heard_of([self.chance.choice(sorted(self.merged))])
 
     def shard_dies(self) -> None:
-        """What it held is lost, also what nobody had heard of; it may have been told to publish."""
+        """Lose all that the shard held, even if nobody knew of it.
+
+        The shard may have been told to publish what it had staged.
+        """
         if self.staged and self.maybe():
             self.merged |= set(self.staged)
             self.syncer.published(self.staged)
@@ -233,7 +236,7 @@ class World:
         self.shard.published(self.syncer.merged([F0]))
 
     def settles(self) -> None:
-        """Everything under way comes to its end, and more is asked for."""
+        """Finish everything under way, merge and publish it, and tell the learner."""
         while self.call or self.orphans:
             self.goes_on()
         for _ in range(2):
@@ -242,7 +245,7 @@ class World:
         self.uplink.hear(F0, self.shard.known(A1, F0))
 
     def errors_held(self) -> Flat:
-        """All that the next message would take along."""
+        """Return the rounding errors that the next message would carry."""
         rounding = self.uplink._roundings[F0]
         assert not rounding.sent
         ready: Any = rounding.ready
@@ -269,11 +272,10 @@ WHAT = {
     chance=st.randoms(use_true_random=False),
     wire=st.sampled_from([Wire.BF16, Wire.INT4]),
 )
-def test_what_was_merged_and_what_is_held_back_is_what_was_trained(
+def test_merged_values_plus_held_errors_equal_what_was_trained(
     happens: list[str], chance: random.Random, wire: Wire
 ) -> None:
-    """This holds for all that reached a merge; the rest is discarded or lost, and known to be
-    so."""
+    """The sum covers all that reached a merge; the rest is known to be discarded or lost."""
     world = World(chance, wire)
     for what in happens:
         WHAT[what](world)

@@ -1,4 +1,4 @@
-"""What is written for others is strict JSON, whatever a run has measured."""
+"""Tests that written files are strict JSON, whatever a run has measured."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def strictly(text: str | bytes) -> object:
     "sound",
     [None, True, 3, 0.1, 1e300, "nan", [], {}, {"a": [1, {"b": None}]}, [[0, 5.5], [40, 3.25]]],
 )
-def test_what_is_finite_is_written_as_it_is(sound: object) -> None:
+def test_finite_values_are_written_unchanged(sound: object) -> None:
     assert strictly(json_text(sound)) == sound
     assert strictly(json_bytes(sound)) == sound
 
 
-def test_tuples_and_words_of_ours_are_plain() -> None:
+def test_tuples_and_enums_become_plain_json() -> None:
     assert strictly(json_text({"a": (1, 2.5), Colour.RED: Colour.RED})) == {
         "a": [1, 2.5],
         "red": "red",
@@ -40,7 +40,7 @@ def test_tuples_and_words_of_ours_are_plain() -> None:
     assert json_text({"a": 1, "b": [2]}) == '{"a": 1, "b": [2]}', "on one line"
 
 
-def test_what_is_not_finite_is_null_and_an_object_says_what_it_was() -> None:
+def test_values_that_are_not_finite_become_null_and_are_listed() -> None:
     summary = {
         "heldout_loss": math.nan,
         "gap": -math.inf,
@@ -65,13 +65,13 @@ def test_what_is_not_finite_is_null_and_an_object_says_what_it_was() -> None:
     assert strictly(json_text(math.nan)) is None
 
 
-def test_where_there_are_many_they_are_counted() -> None:
+def test_long_list_of_values_that_are_not_finite_is_counted() -> None:
     told = strictly(json_text({"x": [math.nan] * (NAMED + 30)}))
     assert isinstance(told, dict)
     assert told["not_finite"][-2:] == [f"x.{NAMED - 1} = nan", "and 30 more"]
 
 
-def test_what_was_given_is_left_as_it_was() -> None:
+def test_input_is_not_modified() -> None:
     given = {"x": [math.nan]}
     json_text(given)
     assert list(given) == ["x"]

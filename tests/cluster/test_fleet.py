@@ -1,4 +1,4 @@
-"""Desired against actual: what is done, in which order, and that it comes to an end."""
+"""Tests of reconciling desired and actual islands: which actions, in which order, until when."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def holding(
     return {A: Holding(A, hold, 0.0, learner, failures, breakages)}
 
 
-def test_what_is_wanted_and_not_there_is_placed() -> None:
+def test_places_missing_islands() -> None:
     assert deeds(reconciled([B, A], {}, 0.0)) == [("place", A), ("place", B)]
 
 
-def test_what_waits_is_waited_for_and_what_is_placed_is_started() -> None:
+def test_waits_for_a_place_and_starts_what_is_placed() -> None:
     assert reconciled([A], holding(Hold.WAITING), 1e6) == []
     assert deeds(reconciled([A], holding(Hold.PLACED), 0.0)) == [("start", A)]
     assert reconciled([A], holding(Hold.RUNNING), 0.0) == []
@@ -81,28 +81,28 @@ def test_what_waits_is_waited_for_and_what_is_placed_is_started() -> None:
         (Hold.ASIDE, "lost", "give back"),
     ],
 )
-def test_what_is_not_wanted_goes_and_what_has_work_hands_it_in_first(
+def test_unwanted_island_is_drained_if_it_has_work_else_released(
     hold: Hold, learner: IslandState, deed: str
 ) -> None:
     assert deeds(reconciled([], holding(hold, learner), 1.0)) == [(deed, A)]
 
 
-def test_a_draining_island_has_its_time() -> None:
+def test_draining_island_is_released_after_its_timeout() -> None:
     draining = holding(Hold.DRAINING, "draining")
     assert reconciled([], draining, POLICY.drain_s) == []
     (action,) = reconciled([], draining, POLICY.drain_s + 1)
     assert (action.kind, action.why) == (ActionKind.GIVE_BACK, "not drained in 60 s")
 
 
-def test_an_island_wanted_again_while_it_drains_is_let_go_and_placed_anew() -> None:
-    """It has been told to leave: what is begun is finished."""
+def test_island_wanted_again_finishes_its_drain_and_is_placed_again() -> None:
+    """The island has been told to leave, so the drain is finished first."""
     draining = holding(Hold.DRAINING, "draining")
     assert reconciled([A], draining, 1.0) == []
     assert deeds(reconciled([A], holding(Hold.DRAINING, "left"), 1.0)) == [("give back", A)]
     assert deeds(reconciled([A], {}, 2.0)) == [("place", A)]
 
 
-def test_who_fails_again_and_again_is_set_aside_and_left_there() -> None:
+def test_crash_looping_island_is_set_aside_for_good() -> None:
     broken = holding(Hold.RUNNING, "starting", breakages=POLICY.exceptions)
     (action,) = reconciled([A], broken, 0.0)
     assert action.kind is ActionKind.SET_ASIDE
@@ -113,16 +113,16 @@ def test_who_fails_again_and_again_is_set_aside_and_left_there() -> None:
     assert reconciled([A], holding(Hold.ASIDE, "lost"), 1e6) == []
 
 
-def test_what_is_given_back_comes_before_what_is_placed() -> None:
+def test_releases_before_it_places() -> None:
     assert deeds(reconciled([B], holding(Hold.PLACED), 0.0)) == [("give back", A), ("place", B)]
 
 
-def test_the_first_restart_is_at_once_and_then_the_delays_grow() -> None:
+def test_first_restart_is_immediate_and_later_delays_grow() -> None:
     assert [delay_s(POLICY, n) for n in range(9)] == [0, 0, 2, 4, 8, 16, 32, 60, 60]
     assert delay_s(POLICY, 1000) == POLICY.longest_delay_s
 
 
-def test_one_that_is_silent_and_not_dead_is_replaced_if_that_is_the_policy() -> None:
+def test_silent_living_island_is_replaced_if_the_policy_says_so() -> None:
     hung = {A: Holding(A, Hold.RUNNING, 0.0, "lost", silent_since_s=10.0)}
     assert reconciled([A], hung, 10.0 + POLICY.hang_s) == []
     (action,) = reconciled([A], hung, 11.0 + POLICY.hang_s)
@@ -135,14 +135,14 @@ def test_one_that_is_silent_and_not_dead_is_replaced_if_that_is_the_policy() -> 
     assert reconciled([A], dead, 1e6) == [], "Ray starts it again"
 
 
-def test_a_strict_policy_gives_up_sooner() -> None:
+def test_strict_policy_gives_up_sooner() -> None:
     strict = FailurePolicy(deaths=1, exceptions=2, first_delay_s=1.0, longest_delay_s=3.0)
     assert [delay_s(strict, n) for n in range(5)] == [0, 0, 1, 2, 3]
     assert failing(strict, Holding(A, Hold.RUNNING, 0.0, failures=1)) is not None
     assert failing(strict, Holding(A, Hold.RUNNING, 0.0, breakages=1)) is None
 
 
-def test_new_islands_take_free_numbers_and_the_last_ones_go_first() -> None:
+def test_new_islands_take_free_numbers_and_the_last_leave_first() -> None:
     islands = {Island(name) for name in ("eu-0", "eu-2", "us-0", "eu-west-0")}
     assert resized(islands, "eu", 4) - islands == {"eu-1", "eu-3"}
     assert islands - resized(islands, "eu", 1) == {"eu-2"}
@@ -151,9 +151,7 @@ def test_new_islands_take_free_numbers_and_the_last_ones_go_first() -> None:
 
 
 @given(st.sets(st.integers(0, 30)), st.integers(0, 20))
-def test_a_group_has_as_many_as_asked_for_and_no_more_change_than_needed(
-    numbers: set[int], count: int
-) -> None:
+def test_group_is_resized_with_minimal_change(numbers: set[int], count: int) -> None:
     before = frozenset(Island(f"eu-{n}") for n in numbers)
     after = resized(before, "eu", count)
     assert len(after) == count
@@ -172,10 +170,10 @@ def test_a_group_has_as_many_as_asked_for_and_no_more_change_than_needed(
     ),
     st.sets(st.sampled_from([Island(f"eu-{n}") for n in range(5)])),
 )
-def test_whatever_is_there_it_comes_to_rest_as_desired(
+def test_reconciliation_converges_to_the_desired_islands(
     there: dict[Island, tuple[Hold, IslandState, int]], desired: set[Island]
 ) -> None:
-    """The world as it should answer: devices are there at once, and drained learners leave."""
+    """The simulated world answers ideally: devices are there at once, drained learners leave."""
     actual = {
         island: Holding(island, hold, 0.0, learner, failures)
         for island, (hold, learner, failures) in there.items()
@@ -215,7 +213,7 @@ def lost(island: Island, **more: int) -> Holding:
     return replace(Holding(island, Hold.RUNNING, 0.0, "lost", incarnation=7), **more)
 
 
-def test_each_lost_island_gets_a_warm_spare_of_its_group_as_long_as_there_are_any() -> None:
+def test_lost_islands_get_warm_spares_of_their_group_while_any_are_left() -> None:
     us = Island("us-0")
     there = {A: lost(A), B: lost(B), us: lost(us)}
     assert relieved([A, B, us], there, WARM) == [(A, "eu+0"), (B, "eu+1")]
@@ -234,15 +232,15 @@ def test_each_lost_island_gets_a_warm_spare_of_its_group_as_long_as_there_are_an
     ],
     ids=["leaves", "is back", "is there", "is relieved already", "would only die again"],
 )
-def test_no_spare_is_used_up_for_one_that(holding: Holding) -> None:
+def test_no_spare_replaces_an_island_that_needs_none(holding: Holding) -> None:
     assert relieved([A], {A: holding}, WARM) == []
 
 
-def test_no_spare_is_used_up_for_one_that_is_not_wanted() -> None:
+def test_no_spare_replaces_an_unwanted_island() -> None:
     assert relieved([B], {A: lost(A)}, WARM) == []
 
 
-def test_a_seat_has_the_name_of_its_island_unless_a_spare_sits_there() -> None:
+def test_seat_takes_its_islands_name_unless_the_name_is_in_use() -> None:
     assert free_seat("eu", set(), A) == "eu-0"
     assert free_seat("eu", {Seat("eu-0")}, A) == "eu+0"
     assert free_seat("eu", {Seat("eu-0"), Seat("eu+0")}) == "eu+1"

@@ -1,4 +1,4 @@
-"""The hosts of an island: orders come in order, and when one is gone the others know it."""
+"""Tests of the hosts of an island: orders arrive in order, and the loss of a host is noticed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def hosts() -> Generator[Hosts]:
             each.close()
 
 
-def test_orders_come_to_all_in_order_and_words_come_back(hosts: Hosts) -> None:
+def test_orders_arrive_in_order_and_replies_come_back(hosts: Hosts) -> None:
     def beside(said: object) -> None:
         with hosts.changed:
             hosts.beside.append(said)
@@ -114,7 +114,7 @@ def test_orders_come_to_all_in_order_and_words_come_back(hosts: Hosts) -> None:
     assert hosts.lost == []
 
 
-def test_a_host_that_is_gone_is_noticed_and_said_once(hosts: Hosts) -> None:
+def test_lost_host_is_reported_once(hosts: Hosts) -> None:
     for each in hosts.others:
         each.start(lambda said: None)
         each.say(Placed(LIFE, P, Version(0, 1), mean=False))
@@ -125,8 +125,8 @@ def test_a_host_that_is_gone_is_noticed_and_said_once(hosts: Hosts) -> None:
     assert why.startswith(("host 2 of this island is gone", "a host of this island cannot be told"))
 
 
-def test_a_host_that_says_nothing_hangs(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is stopped has its connection still."""
+def test_silent_host_counts_as_hung(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped host keeps its connection."""
     monkeypatch.setattr(gang, "SILENCE_S", 2.5)
     monkeypatch.setattr(gang, "BEAT_S", 0.1)
     hosts.others[0].start(lambda said: None)
@@ -134,10 +134,10 @@ def test_a_host_that_says_nothing_hangs(hosts: Hosts, monkeypatch: pytest.Monkey
     assert "host 2 of this island says nothing for 2.5 s" in dict(hosts.lost)[0]
 
 
-def test_a_host_that_reads_nothing_more_is_noticed_also_while_it_is_sent_something(
+def test_host_that_stops_reading_is_noticed_during_a_send(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its socket is full, and sending to it blocks for ever."""
+    """The socket of such a host is full, and a send to it blocks forever."""
     monkeypatch.setattr(gang, "SILENCE_S", 2.5)
     monkeypatch.setattr(gang, "BEAT_S", 0.1)
     hosts.others[0].start(lambda said: None)
@@ -152,15 +152,15 @@ def test_a_host_that_reads_nothing_more_is_noticed_also_while_it_is_sent_somethi
     assert "host 2 of this island says nothing for 2.5 s" in dict(hosts.lost)[0]
 
 
-def test_a_stranger_is_not_let_in(hosts: Hosts) -> None:
+def test_host_with_a_wrong_key_is_refused(hosts: Hosts) -> None:
     first = First("127.0.0.1", 2, b"key", hosts.hear)
     with pytest.raises((AuthenticationError, OSError)):
         Other(replace(first.meeting, key=b"else"), 1, print)
-    Other[Order](first.meeting, 1, print).close()  # the true one is let in after it
+    Other[Order](first.meeting, 1, print).close()  # the right one is still let in
     first.entered()
 
 
-def test_strangers_that_say_nothing_hold_up_nobody_and_are_hung_up_on(
+def test_silent_strangers_delay_nobody_and_are_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Port scanners and health checks connect and wait."""
@@ -177,12 +177,12 @@ def test_strangers_that_say_nothing_hold_up_nobody_and_are_hung_up_on(
         for each in strangers:
             with each:
                 while each.recv(4096):
-                    pass  # the challenge; then the first host hangs up
+                    pass  # the first host sends a challenge, then hangs up
         assert lost == [], "nobody misses a stranger"
     first.entered()
 
 
-def test_a_host_that_says_who_it_is_twice_is_let_in_once(hosts: Hosts) -> None:
+def test_host_that_connects_twice_is_admitted_once(hosts: Hosts) -> None:
     first = First("127.0.0.1", 3, b"key", hosts.hear)
     first.entered()
     words = queue.SimpleQueue[Any]()
@@ -197,7 +197,7 @@ def test_a_host_that_says_who_it_is_twice_is_let_in_once(hosts: Hosts) -> None:
         each.close()
 
 
-def test_a_word_that_cannot_be_taken_in_ends_the_island_at_once_and_says_why(hosts: Hosts) -> None:
+def test_message_that_cannot_be_handled_ends_the_island_with_the_reason(hosts: Hosts) -> None:
     def hear(word: object) -> None:
         raise ValueError(f"what is {type(word).__name__}")
 
@@ -209,11 +209,11 @@ def test_a_word_that_cannot_be_taken_in_ends_the_island_at_once_and_says_why(hos
     assert "host 1 says could not be taken in: ValueError('what is Placed')" in dict(hosts.lost)[0]
 
 
-def test_a_port_that_is_held_for_a_server_is_nobody_elses() -> None:
+def test_held_port_is_free_only_for_its_server() -> None:
     held = HeldPort()
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", held.port))
-    with socket.socket() as server:  # as gRPC opens it
+    with socket.socket() as server:  # gRPC opens it like this
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         server.bind(("127.0.0.1", held.port))
         server.listen()
@@ -232,7 +232,7 @@ def published(number: int, fragment: Fragment = P, life: Life = LIFE) -> News:
 
 
 class SlowLink:
-    """Takes news, one at a time where it is held up, and notes them."""
+    """A link that records the news that it takes, and blocks until `let_go` is set."""
 
     def __init__(self) -> None:
         self.taken: list[News | FateNotice] = []
@@ -252,7 +252,7 @@ class SlowLink:
             assert self.changed.wait_for(lambda: len(self.taken) == count, WAIT_S)
 
 
-def test_a_link_that_is_slower_than_versions_come_fetches_the_newest_one_only() -> None:
+def test_slow_link_fetches_only_the_newest_version() -> None:
     link, broke = SlowLink(), list[BaseException]()
     news, before = NewsThreads(link.take, broke.append), threading.active_count()
     for p in (P, Q):
@@ -275,7 +275,7 @@ def test_a_link_that_is_slower_than_versions_come_fetches_the_newest_one_only() 
     assert not broke
 
 
-def test_news_of_a_life_that_is_over_give_way_and_late_ones_do_not_go_back() -> None:
+def test_news_of_an_old_life_is_dropped_and_late_news_is_ignored() -> None:
     link = SlowLink()
     news = NewsThreads(link.take, print)
     newer = Life(LIFE.island, Incarnation(LIFE.incarnation + 1))
@@ -290,7 +290,7 @@ def test_news_of_a_life_that_is_over_give_way_and_late_ones_do_not_go_back() -> 
     assert (last.life, last.publication.version) == (newer, Version(0, 3))
 
 
-def test_fates_wait_for_no_news_and_none_is_left_out() -> None:
+def test_fates_do_not_wait_for_news_and_none_is_dropped() -> None:
     link, fates = SlowLink(), list[FateNotice]()
     all_taken = threading.Event()
 
@@ -314,7 +314,7 @@ def test_fates_wait_for_no_news_and_none_is_left_out() -> None:
     link.until(1)
 
 
-def test_what_news_raise_is_told() -> None:
+def test_exception_of_a_news_handler_is_reported() -> None:
     broke = queue.SimpleQueue[BaseException]()
 
     def take(said: News | FateNotice) -> None:
@@ -324,23 +324,23 @@ def test_what_news_raise_is_told() -> None:
     assert str(broke.get(timeout=WAIT_S)) == "no room on the device"
 
 
-# --- what the first host waits for ----------------------------------------------------------------
+# --- waiting on the first host --------------------------------------------------------------------
 
 
 def an_offer(number: int, *, mean: bool = True) -> Offer:
-    """The arrays of a version, which name it."""
+    """Return the arrays of a version, filled with its number."""
     placed = jnp.full(1, number, jnp.float32)
     return Offer(np.full(1, number, np.float32), placed, placed if mean else None)
 
 
 def a_lead() -> tuple[Lead[Order], list[tuple[Fragment, Version, Offer]]]:
-    """The first of three hosts, and the versions that all of them could put in place."""
+    """Return the first of three hosts, and the list of versions that all of them have placed."""
     lead, offered = Lead[Order](lambda order: None, 2), list[tuple[Fragment, Version, Offer]]()
     lead.begin(LIFE, lambda p, version, offer: offered.append((p, version, offer)))
     return lead, offered
 
 
-def test_a_version_is_offered_with_its_arrays_once_all_hosts_have_it() -> None:
+def test_version_is_offered_with_its_arrays_once_all_hosts_have_it() -> None:
     lead, offered = a_lead()
     one, two = Version(0, 1), Version(0, 2)
     first, second = an_offer(1), an_offer(2)
@@ -350,7 +350,7 @@ def test_a_version_is_offered_with_its_arrays_once_all_hosts_have_it() -> None:
     lead.heard(Placed(LIFE, P, two, mean=True))
     assert offered == []
     lead.heard(Placed(LIFE, P, two, mean=True))
-    lead.heard(Placed(LIFE, P, one, mean=True))  # which nobody needs any more
+    lead.heard(Placed(LIFE, P, one, mean=True))  # nobody needs it any more
     lead.placed(LIFE, Q, one, first)
     ((p, version, offer),) = offered
     assert (p, version) == (P, two)
@@ -367,7 +367,7 @@ def test_moments_are_adopted_by_all_hosts_or_by_none(without: int) -> None:
     assert [(p, v, offer.mean) for p, v, offer in offered] == [(P, version, None)]
 
 
-def test_a_word_of_the_life_before_says_nothing_of_this_one() -> None:
+def test_messages_of_the_previous_life_are_ignored() -> None:
     lead, offered = a_lead()
     before = Life(LIFE.island, Incarnation(LIFE.incarnation - 1))
     version = Version(0, 1)
@@ -381,7 +381,7 @@ def test_a_word_of_the_life_before_says_nothing_of_this_one() -> None:
     assert [(p, v) for p, v, _ in offered] == [(P, version)]
 
 
-def test_all_hosts_begin_with_the_newest_versions_that_one_has() -> None:
+def test_all_hosts_begin_with_the_newest_versions_of_any_host() -> None:
     told: list[Order] = []
     old, new = Version(0, 3), Version(0, 4)
     flat, step = np.zeros(64, np.float32), np.ones(64, np.float32)
@@ -402,8 +402,8 @@ def test_all_hosts_begin_with_the_newest_versions_that_one_has() -> None:
     assert told == [CatchUp({P: new, Q: new}), Start(7, (Q,))]
 
 
-def test_the_island_goes_on_while_something_comes_to_any_of_its_hosts() -> None:
-    """The first host, which waits for the others, says so to the syncer: it is what is heard."""
+def test_island_stays_alive_while_data_reaches_any_of_its_hosts() -> None:
+    """The first host waits for the others, and reports their progress to the syncer."""
     lead, came = Lead[Order](lambda order: None, 2), queue.SimpleQueue[bool]()
     found = queue.SimpleQueue[Any]()
     go_on = threading.Semaphore(0)
@@ -446,9 +446,7 @@ def nodes(*cpus: float) -> list[Node]:
         ((9, 1, 1), True, 2),
     ],
 )
-def test_how_many_islands_of_two_hosts_there_is_room_for(
-    cpus: tuple[float, ...], spread: bool, islands: int
-) -> None:
+def test_room_for_islands_of_two_hosts(cpus: tuple[float, ...], spread: bool, islands: int) -> None:
     group = IslandGroup(hosts=2, spread=spread)
     assert room(group, nodes(*cpus)) == islands
     assert impossible(group, islands, nodes(*cpus)) is None

@@ -1,4 +1,4 @@
-"""Many learners asked through one shard: who is asked when, and who hears what."""
+"""Tests of requests to many learners through one shard: which learner is asked when."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ F0, F1 = Fragment(0), Fragment(1)
 
 
 class Shard:
-    """Learners answer when the test lets them; each time they are asked is written down."""
+    """A shard whose learners answer when the test lets them; it records each request."""
 
     def __init__(self) -> None:
         self.gatherer = Gatherer()
@@ -46,7 +46,7 @@ class Shard:
         }
 
 
-def test_whoever_is_asked_for_in_one_turn_is_asked_for_in_one_call() -> None:
+def test_requests_of_one_turn_share_one_call() -> None:
     async def story() -> None:
         shard = Shard()
         asked = shard.begin(A, B) | shard.begin(C, fragment=F1)
@@ -58,7 +58,7 @@ def test_whoever_is_asked_for_in_one_turn_is_asked_for_in_one_call() -> None:
     asyncio.run(story())
 
 
-def test_one_answer_is_heard_while_others_are_missing_and_nobody_is_asked_twice() -> None:
+def test_answer_is_delivered_while_others_are_missing() -> None:
     async def story() -> None:
         shard = Shard()
         asked = shard.begin(A, B, C)
@@ -75,7 +75,7 @@ def test_one_answer_is_heard_while_others_are_missing_and_nobody_is_asked_twice(
     asyncio.run(story())
 
 
-def test_who_arrives_together_comes_back_in_one_answer() -> None:
+def test_simultaneous_answers_return_together() -> None:
     async def story() -> None:
         shard = Shard()
         crowd = [Life(Island(f"i{n}"), Incarnation(1)) for n in range(100)]
@@ -93,8 +93,8 @@ def test_who_arrives_together_comes_back_in_one_answer() -> None:
     asyncio.run(story())
 
 
-def test_who_is_asked_for_twice_is_asked_once_and_both_hear_it() -> None:
-    """That happens when an island is let go while a round is open."""
+def test_two_requests_to_a_learner_are_asked_once_and_both_answered() -> None:
+    """This happens when an island is released while a round is open."""
 
     async def story() -> None:
         shard = Shard()
@@ -109,7 +109,7 @@ def test_who_is_asked_for_twice_is_asked_once_and_both_hear_it() -> None:
     asyncio.run(story())
 
 
-def test_a_shard_that_dies_is_heard_of_by_all_who_wait() -> None:
+def test_death_of_a_shard_is_raised_to_all_waiting_callers() -> None:
     async def story() -> None:
         shard = Shard()
         asked = shard.begin(A, B)
@@ -121,7 +121,7 @@ def test_a_shard_that_dies_is_heard_of_by_all_who_wait() -> None:
     asyncio.run(story())
 
 
-def test_one_who_no_longer_waits_takes_nothing_from_the_others() -> None:
+def test_cancelled_caller_does_not_affect_others() -> None:
     async def story() -> None:
         shard = Shard()
         asked = shard.begin(A, B)
@@ -134,7 +134,7 @@ def test_one_who_no_longer_waits_takes_nothing_from_the_others() -> None:
     asyncio.run(story())
 
 
-def test_after_a_recovery_everybody_is_asked_anew() -> None:
+def test_learners_are_asked_again_after_a_recovery() -> None:
     async def story() -> None:
         shard = Shard()
         before = shard.begin(A)

@@ -1,4 +1,4 @@
-"""What a run keeps does not grow with its length, or as little as docs/assumptions.md says."""
+"""Tests that what a run keeps is bounded, or grows no faster than docs/assumptions.md says."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def seeded() -> random.Random:
 # --- metrics.jsonl --------------------------------------------------------------------------------
 
 
-def test_looks_never_take_more_than_they_may_and_the_last_hours_are_whole(tmp_path: Path) -> None:
+def test_metrics_log_is_bounded_and_keeps_the_last_looks_whole(tmp_path: Path) -> None:
     chance, path = seeded(), tmp_path / "metrics.jsonl"
     log = MetricsLog(path, 1)
     said: list[str] = []
@@ -55,7 +55,7 @@ def test_looks_never_take_more_than_they_may_and_the_last_hours_are_whole(tmp_pa
     assert [each.name for each in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
-def test_the_last_look_is_the_last_whole_line_however_long(tmp_path: Path) -> None:
+def test_last_look_is_the_last_whole_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     assert last_look(path) is None
     path.write_text("half a")
@@ -68,7 +68,7 @@ def test_the_last_look_is_the_last_whole_line_however_long(tmp_path: Path) -> No
         assert last_look(path) == lines[-1]
 
 
-def test_looks_go_on_behind_a_line_that_was_torn(tmp_path: Path) -> None:
+def test_looks_continue_after_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"t": 1}\n{"t"')
     log = MetricsLog(path, 1)
@@ -77,7 +77,7 @@ def test_looks_go_on_behind_a_line_that_was_torn(tmp_path: Path) -> None:
     assert path.read_text().splitlines() == ['{"t": 1}', '{"t"', '{"t": 2}']
 
 
-def test_a_sketch_is_short_and_has_both_ends() -> None:
+def test_sketch_is_short_and_has_both_ends() -> None:
     curve = [(t, 5.0 / (t + 1)) for t in range(300)]
     short = sketched(curve)
     assert len(short) == CURVE_SKETCHED
@@ -93,8 +93,8 @@ def size(told: object) -> int:
     return len(json.dumps(told))
 
 
-def test_measures_have_an_end() -> None:
-    """A day of evaluations, faults and standstills, and as much again."""
+def test_measures_are_bounded() -> None:
+    """Compare the size after a day of evaluations, faults and standstills with that after two."""
     measures = Measures("r", {A: "g"}, [30], Wire.BF16, now_s=0.0)
     rules, now_s, sizes = rule(), 0.0, list[int]()
     state = initial(rules)
@@ -123,7 +123,7 @@ def test_measures_have_an_end() -> None:
     assert shown["uptime"] == pytest.approx(up_s / (now_s - counts.first_s), rel=1e-3)
 
 
-def test_a_state_has_an_end_however_many_lives_there_were(tmp_path: Path) -> None:
+def test_state_is_bounded_whatever_the_number_of_lives(tmp_path: Path) -> None:
     chance = seeded()
     config = config_for(4)
     crew = Crew(config, layout_of(config), tmp_path)
@@ -140,7 +140,7 @@ def test_a_state_has_an_end_however_many_lives_there_were(tmp_path: Path) -> Non
     crew.tape.close()
     assert crew.state.merges > 100
     assert max(life.incarnation for life in crew._done) > 120
-    full = sizes[1:]  # what is remembered of each island is full after some eighty lives
+    full = sizes[1:]  # the memory of each island is full after some eighty lives
     assert max(full) < 1.05 * min(full)
 
 
@@ -148,7 +148,7 @@ def test_a_state_has_an_end_however_many_lives_there_were(tmp_path: Path) -> Non
 
 
 def hours_of(folder: Path, islands: Sequence[Island], hours: float) -> int:
-    """Bytes of the notes of so many hours without any event."""
+    """Return the bytes by which the notes grow in `hours` hours without any event of the rules."""
     now_s = 0.0
     notes = Notes(Folder(folder), measures_from(now_s), lambda: now_s)
     before = notes.length
@@ -164,15 +164,15 @@ def hours_of(folder: Path, islands: Sequence[Island], hours: float) -> int:
     return grown
 
 
-def test_notes_grow_by_evaluations_and_not_by_what_islands_say(tmp_path: Path) -> None:
+def test_notes_grow_with_evaluations_but_not_with_reports_of_islands(tmp_path: Path) -> None:
     few = hours_of(tmp_path / "few", [Island("g-0")], 0.1)
     many = hours_of(tmp_path / "many", [Island(f"g-{n}") for n in range(16)], 0.1)
     assert few == many < 36 * 60
     assert (tmp_path / "many" / VITALS).stat().st_size < 16 * 200
 
 
-def test_the_last_vitals_survive_two_deaths_of_the_syncer(tmp_path: Path) -> None:
-    """The second one before the island has spoken to the first's successor."""
+def test_last_vitals_survive_two_deaths_of_the_syncer(tmp_path: Path) -> None:
+    """The second death comes before the island has reported to the first successor."""
     told = Story(tmp_path)
     told.lives(9)
     told.notes.close()

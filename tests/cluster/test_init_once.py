@@ -1,4 +1,4 @@
-"""`init` may take long: it runs for the first model, and for nothing else that a run does."""
+"""Tests that `init`, which may take long, runs for the first model and for nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.given import data_spec, optimizer_spec
 
 
 def starts_of(task: Task) -> None:
-    """What an island does before its first step, and what the evaluator and the door look at."""
+    """Do what an island does before its first step, and what evaluator and loader look at."""
     mine = config("islands.0.encode=device", "islands.0.batch_size=2", "sync.fragments=2")
     parts = compiled(mine, mine.islands[0])
     rehearse(parts, 2)
@@ -27,7 +27,7 @@ def starts_of(task: Task) -> None:
     assert not of_parameters(task, shapes_of(task))
 
 
-def test_a_preset_runs_init_for_the_first_model_and_for_nothing_else(
+def test_preset_runs_init_only_for_the_first_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fails(spec: ModelSpec, seed: int) -> Params:
@@ -43,7 +43,7 @@ def test_a_preset_runs_init_for_the_first_model_and_for_nothing_else(
     )
 
 
-def test_an_init_of_the_users_own_runs_once() -> None:
+def test_custom_init_runs_once() -> None:
     runs: list[int] = []
     preset = load_task("byte-tiny", None, {}, data_spec())
 

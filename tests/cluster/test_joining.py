@@ -1,4 +1,4 @@
-"""A learner that joins: it takes as long as its bytes do, and says so while something comes."""
+"""Tests of a learner that joins: it takes as long as its bytes do, and reports its progress."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from tests.coordinator.given import life
 SIZE = 1000
 MODEL = {Fragment(p): np.full(SIZE, float(p), np.float32) for p in range(6)}
 OWNS: dict[Fragment, slice] = {p: slice(160 * p, 160 * p + 160) for p in MODEL}
-"""What one of several hosts has of each, the last one without much of it."""
+"""The range of each fragment that one of several hosts owns."""
 V3 = Version(0, 3)
 
 
@@ -66,9 +66,7 @@ V3 = Version(0, 3)
 
 
 @given(st.integers(1, 10**12), st.lists(st.floats(1e-9, 1e12), min_size=1, max_size=5))
-def test_no_part_takes_longer_than_five_seconds_of_the_slowest_link_or_is_tiny(
-    nbytes: int, told: list[float]
-) -> None:
+def test_parts_fit_the_slowest_link_and_are_not_tiny(nbytes: int, told: list[float]) -> None:
     rates = Rates(lambda: 0.0)
     for bytes_s in told:
         rates.tell(bytes_s)
@@ -78,7 +76,7 @@ def test_no_part_takes_longer_than_five_seconds_of_the_slowest_link_or_is_tiny(
 
 
 @pytest.mark.parametrize("bytes_s", [0.0, -1.0, math.nan, "fast", None])
-def test_one_learner_that_tells_nonsense_of_its_link_changes_nothing_for_the_others(
+def test_invalid_rate_of_one_learner_does_not_affect_others(
     bytes_s: object,
 ) -> None:
     rates = Rates(lambda: 0.0)
@@ -88,13 +86,13 @@ def test_one_learner_that_tells_nonsense_of_its_link_changes_nothing_for_the_oth
     assert rates.slowest == 1e9
 
 
-def test_a_link_that_was_cut_while_it_was_measured_makes_no_shower_of_parts() -> None:
+def test_rate_of_a_cut_link_does_not_cause_tiny_parts() -> None:
     rates = Rates(lambda: 0.0)
     rates.tell(1.0)
     assert parts_of(750 * 2**20, rates.slowest) == 750
 
 
-def test_a_slow_link_of_long_ago_cuts_nothing() -> None:
+def test_old_rate_of_a_slow_link_is_ignored() -> None:
     now_s = [0.0]
     rates = Rates(lambda: now_s[0])
     rates.tell(1e3)
@@ -103,7 +101,7 @@ def test_a_slow_link_of_long_ago_cuts_nothing() -> None:
     assert rates.slowest == 1e9
 
 
-def test_a_version_is_put_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_is_put_once_for_all_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     put: list[Any] = []
     monkeypatch.setattr("ray.put", lambda array: put.append(array) or len(put) - 1)
     version = [V3]
@@ -131,7 +129,7 @@ def test_a_version_is_put_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) 
     asyncio.run(story())
 
 
-def test_where_there_was_no_room_who_asks_later_may_find_some(
+def test_failed_put_is_retried_for_the_next_caller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     full = [True]
@@ -157,7 +155,7 @@ def test_where_there_was_no_room_who_asks_later_may_find_some(
 
 
 class Line:
-    """A link of so many bytes a second by a clock of its own, shared by what is on its way."""
+    """A link of `bytes_s` bytes a second by its own clock, shared by all transfers under way."""
 
     def __init__(self, bytes_s: float) -> None:
         self.bytes_s, self.now_s, self.most = bytes_s, 0.0, 0.0
@@ -173,7 +171,7 @@ class Line:
         return nbytes
 
 
-def test_what_is_on_its_way_at_once_is_what_the_link_carries_in_a_few_seconds() -> None:
+def test_transfers_in_flight_are_bounded_by_the_links_rate() -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     dice, line, told = random.Random(seed), Line(1e6), list[float]()
@@ -190,10 +188,10 @@ def test_what_is_on_its_way_at_once_is_what_the_link_carries_in_a_few_seconds() 
     ("bytes_s", "late_s", "largest"),
     [(25e6, 0.05, 67e6), (25e6, 0.3, 30e6), (1e9, 0.01, 67e6), (1e5, 0.2, 1e9), (1e9, 0.0, 1e4)],
 )
-def test_a_link_is_known_to_within_a_factor_of_two_before_anything_large_is_asked_for(
+def test_link_rate_is_measured_before_large_transfers(
     bytes_s: float, late_s: float, largest: float
 ) -> None:
-    """Or else to be so quick that nothing is cut, however long an answer takes."""
+    """The rate is within a factor of two, or so high that nothing is cut, at any latency."""
     now_s, sizes = [0.0], list[int]()
 
     def get(nbytes: Any) -> None:
@@ -214,7 +212,7 @@ def test_a_link_is_known_to_within_a_factor_of_two_before_anything_large_is_aske
     assert sum(sizes) < largest or not sizes
 
 
-def test_what_went_with_its_owner_is_said_to_be_gone() -> None:
+def test_object_lost_with_its_owner_is_unreachable() -> None:
     def get(_: object) -> None:
         raise OwnerDiedError("", None, "")
 
@@ -222,8 +220,8 @@ def test_what_went_with_its_owner_is_said_to_be_gone() -> None:
         Fetching(Cable(), get=get).pull([Lot(None, 1.0)])  # type: ignore[arg-type]
 
 
-def test_a_pull_that_fails_leaves_no_thread_waiting_and_the_next_one_goes_on() -> None:
-    """Eight objects of a node that hangs would else hold all threads of a learner for ever."""
+def test_failed_pull_leaves_no_thread_blocked() -> None:
+    """Otherwise eight objects of a node that hangs would block all threads of a learner."""
     looked = threading.Semaphore(0)
 
     def there(reference: Any) -> bool:
@@ -238,7 +236,7 @@ def test_a_pull_that_fails_leaves_no_thread_waiting_and_the_next_one_goes_on() -
         return reference
 
     fetching = Fetching(Cable(), get=get, there=there)
-    fetching._rates.append(math.inf)  # as many at once as there are threads
+    fetching._rates.append(math.inf)  # as many pulls at once as there are threads
     broken: list[Any] = ["lost", *["hangs"] * (PULLS - 1)]
     for _ in range(3):
         with pytest.raises(Unreachable, match="OwnerDiedError"):
@@ -251,18 +249,18 @@ def test_a_pull_that_fails_leaves_no_thread_waiting_and_the_next_one_goes_on() -
 
 
 class Run:
-    """Stands where the syncer, two shards and a donor would, for one link."""
+    """A stand-in for the syncer, two shards and a donor, for one link."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.granted = Granted(life(), 0, (V3,) * 6, (Lease(4), Lease(5)), ())
         self.reports: list[Report] = []
         self.over_after = 10**9
         self.pulls, self.small = 0, False
-        self.lost = 0  # objects that are gone when they are pulled
+        self.lost = 0  # the number of objects that are gone when they are pulled
         self.calls: list[tuple[str, object]] = []
         self.leaves: list[np.ndarray] | None = [np.ones(3), np.zeros(2)]
         self.copied: list[tuple[int, float]] = []
-        self.pending = 0  # looks at moments that are not there yet
+        self.pending = 0  # the number of waits that find no moments yet
         monkeypatch.setattr("ray.get_actor", lambda name, **_: Handle(self, name))
         monkeypatch.setattr("ray.get", self.get)
         monkeypatch.setattr("ray.wait", self.wait)
@@ -272,7 +270,7 @@ class Run:
         holder = {p: f"shard-{p % 2}" for p in MODEL}
         self.link = RayLink("run", Cable(), Seat("a-0"), holder, relievable=False, get=self.pulled)
         self.link._fetching._now_s = lambda: float(self.pulls * 3600)
-        self.late = 0  # answers of a shard that come before everything is put
+        self.late = 0  # the number of answers before everything is put
         self.asked: list[dict[Fragment, tuple[int, int]]] = []
 
     def get(self, value: Any, timeout: float | None = None) -> Any:
@@ -325,7 +323,7 @@ class Run:
                 raise AssertionError(method)
 
     def mean(self, p: Fragment, own: tuple[int, int]) -> list[Encoded]:
-        """Of two fragments in three."""
+        """Return the mean moments of a fragment; every third fragment has none."""
         sent = encode(Wire.INT8, MODEL[p][slice(*own)])
         parts: Any = np.array_split(sent, 3)
         return [Encoded(sent.nbytes, parts, None)] if p % 3 else []
@@ -363,7 +361,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     return Run(monkeypatch)
 
 
-def test_a_learner_that_joins_gets_the_model_and_says_that_it_goes_on(run: Run) -> None:
+def test_joining_learner_gets_the_model_and_reports_progress(run: Run) -> None:
     run.join()
     found = run.link.whole([*MODEL])
     assert found is not None
@@ -383,7 +381,7 @@ def test_a_learner_that_joins_gets_the_model_and_says_that_it_goes_on(run: Run) 
     assert len(run.reports) == said, "it speaks for itself by now"
 
 
-def test_a_handle_that_is_forgotten_while_it_is_looked_up_is_returned(run: Run) -> None:
+def test_handle_forgotten_during_its_lookup_is_returned(run: Run) -> None:
     """Another thread's call to the same actor has just failed."""
 
     class Forgetful(dict[str, Any]):
@@ -397,10 +395,10 @@ def test_a_handle_that_is_forgotten_while_it_is_looked_up_is_returned(run: Run) 
 
 
 @pytest.mark.parametrize("said", [RayActorError(), None])
-def test_a_shard_that_is_away_is_asked_once_for_what_was_missed(
+def test_unavailable_shard_is_asked_once_for_missed_differences(
     run: Run, said: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has died, or has no model yet. The learner asks again, if it still needs it."""
+    """The shard has died, or has no model yet. The learner asks again if it needs to."""
     run.join()
     assert run.link.whole([*MODEL]) is not None
     run.calls.clear()
@@ -412,7 +410,7 @@ def test_a_shard_that_is_away_is_asked_once_for_what_was_missed(
         run.link.missed(Fragment(0), V3, Version(0, 4))
 
 
-def test_a_difference_that_is_lost_on_its_way_is_asked_for_by_the_learner(run: Run) -> None:
+def test_learner_asks_again_for_a_difference_lost_on_its_way(run: Run) -> None:
     run.join()
     assert run.link.whole([*MODEL]) is not None
     run.lost = 1
@@ -422,9 +420,7 @@ def test_a_difference_that_is_lost_on_its_way_is_asked_for_by_the_learner(run: R
 
 
 @pytest.mark.parametrize("late", [0, 7])
-def test_a_host_of_several_says_that_it_goes_on_for_each_part_of_its_ranges(
-    run: Run, late: int
-) -> None:
+def test_host_of_several_reports_progress_for_each_part_of_its_ranges(run: Run, late: int) -> None:
     run.join()
     run.late = late
     run.link.ranges = {**OWNS, Fragment(5): slice(SIZE, SIZE)}
@@ -445,8 +441,8 @@ def test_a_host_of_several_says_that_it_goes_on_for_each_part_of_its_ranges(
     assert len(run.reports) >= said + 3, "of moments, too"
 
 
-def test_a_host_that_catches_up_says_so_and_is_not_broken_by_a_life_that_is_over(run: Run) -> None:
-    """It has told other hosts to begin: that life ends where it has begun on all of them."""
+def test_catching_up_host_reports_and_survives_the_end_of_its_life(run: Run) -> None:
+    """The host has told others to begin, so the life ends after it has begun on all of them."""
     run.join()
     run.link.ranges = OWNS
     run.over_after = 0
@@ -456,7 +452,7 @@ def test_a_host_that_catches_up_says_so_and_is_not_broken_by_a_life_that_is_over
     assert run.reports
 
 
-def test_another_host_tells_the_first_one_what_has_come(run: Run) -> None:
+def test_other_host_reports_progress_to_the_first_host(run: Run) -> None:
     told: list[bool] = []
     run.link.ranges, run.link.tell = OWNS, lambda: told.append(True)
     assert run.link.whole([*MODEL]) is not None
@@ -464,10 +460,10 @@ def test_another_host_tells_the_first_one_what_has_come(run: Run) -> None:
     assert not run.reports, "it has no life of its own to speak for"
 
 
-def test_a_range_takes_as_long_as_its_bytes_do_and_never_is_silent_for_long(
+def test_fetching_a_range_reports_progress_often_enough(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sixty-four fragments, each three seconds on its way: longer than the syncer waits."""
+    """Fetch 64 fragments at 3 s each, which takes longer than the syncer's silence limit."""
     now_s, heard_s = [0.0], [0.0]
     gaps: list[float] = []
 
@@ -495,7 +491,7 @@ def test_a_range_takes_as_long_as_its_bytes_do_and_never_is_silent_for_long(
     assert max(gaps) < SILENCE_JOINING_S / 4
 
 
-def test_a_life_that_is_over_before_it_has_the_model_fetches_no_more_of_it(run: Run) -> None:
+def test_ended_life_stops_fetching_the_model(run: Run) -> None:
     run.join()
     run.over_after = 2
     assert run.link.whole([*MODEL]) is None
@@ -505,7 +501,7 @@ def test_a_life_that_is_over_before_it_has_the_model_fetches_no_more_of_it(run: 
     assert run.link.whole([*MODEL]) is not None
 
 
-def test_fragments_that_went_with_their_shard_are_asked_for_again(run: Run) -> None:
+def test_fragments_lost_with_their_shard_are_requested_again(run: Run) -> None:
     run.join()
     run.lost = 3
     found = run.link.whole([*MODEL])
@@ -513,7 +509,7 @@ def test_fragments_that_went_with_their_shard_are_asked_for_again(run: Run) -> N
     np.testing.assert_array_equal(found[5][1], MODEL[Fragment(5)])
 
 
-def test_a_donor_is_waited_for_while_it_copies(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_donor_is_waited_for_while_it_copies(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now_s[0])
 
@@ -536,7 +532,7 @@ def test_a_donor_is_waited_for_while_it_copies(run: Run, monkeypatch: pytest.Mon
     assert run.link.moments(life("b")) is not None
 
 
-def test_a_donor_that_dies_or_is_over_is_passed_over(run: Run) -> None:
+def test_dead_or_finished_donor_is_skipped(run: Run) -> None:
     run.join()
     run.pending = 1
     with pytest.raises(Unreachable):
@@ -548,10 +544,10 @@ def test_a_donor_that_dies_or_is_over_is_passed_over(run: Run) -> None:
 Begin = Callable[..., Any]
 
 
-def test_a_shard_publishes_for_who_joins_what_is_public(
+def test_shard_shares_public_fragments_with_joining_learners(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also while versions follow one another."""
+    """The shard reuses the shared objects until it recovers."""
     from cluster.actors.shard.actor import ShardActor
     from cluster.config.load import load
     from tests.cluster.played import CONFIG, LAYOUT

@@ -1,4 +1,4 @@
-"""The fleet's keeper when things go wrong around it: late wishes, full disks, defects, silence."""
+"""Tests of the fleet's keeper under late requests, full disks, defects and silent processes."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def kept_of(run_dir: Path) -> fleet_file.FleetMemory:
     return kept
 
 
-# --- late wishes ----------------------------------------------------------------------------------
+# --- late requests --------------------------------------------------------------------------------
 
 
-def test_a_wish_during_the_clean_up_does_not_take_the_outcome_away(tmp_path: Path) -> None:
+def test_request_during_the_shutdown_does_not_erase_the_outcome(tmp_path: Path) -> None:
     class Ending(FakeCluster):
-        """Somebody presses Ctrl-C, and a process begins, while actors are ended."""
+        """A cluster in which a user presses Ctrl-C and a process begins while actors are ended."""
 
         def end(self, actor: str) -> None:
             super().end(actor)
@@ -82,7 +82,7 @@ def test_a_wish_during_the_clean_up_does_not_take_the_outcome_away(tmp_path: Pat
     assert kept["stopping"] is None
 
 
-def test_a_late_wish_does_not_write_over_the_memory_of_the_next_owner(tmp_path: Path) -> None:
+def test_late_request_does_not_overwrite_the_memory_of_the_next_owner(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     cluster = FakeCluster(config_of(2), [seen(), LIVE, FINISHED])
     fleet = fleet_of(cluster.config, cluster, run_dir)
@@ -95,10 +95,10 @@ def test_a_late_wish_does_not_write_over_the_memory_of_the_next_owner(tmp_path: 
     assert kept_of(run_dir) == mine
 
 
-def test_a_scale_between_decision_and_deed_changes_no_deed(
+def test_scale_between_decision_and_action_does_not_change_the_action(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An island fails for the last time, is drained, and the wish pardons those set aside."""
+    """An island fails for the last time and is drained; then a scale pardons those set aside."""
     cluster = FakeCluster(config_of(3))
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
     decide, wished = reconcile_loop.reconcile, list[str]()
@@ -122,11 +122,11 @@ def test_a_scale_between_decision_and_deed_changes_no_deed(
     assert (cluster.actors, cluster.places) == ({}, {})
 
 
-def test_a_restart_while_an_island_is_given_back_leaves_the_spare_alone(tmp_path: Path) -> None:
+def test_restart_during_a_release_leaves_the_spare_alone(tmp_path: Path) -> None:
     once = list[float]()
 
     class Beginning(FakeCluster):
-        """Ray restarts the process of eu-0 just as that is ended."""
+        """A cluster in which Ray restarts the process of eu-0 while it is being ended."""
 
         def end(self, actor: str) -> None:
             if actor == "island eu-0" and not once:
@@ -159,8 +159,8 @@ def test_a_restart_while_an_island_is_given_back_leaves_the_spare_alone(tmp_path
     assert (cluster.actors, cluster.places) == ({}, {})
 
 
-def test_a_process_that_begins_again_is_relieved_by_a_warm_spare(tmp_path: Path) -> None:
-    """Before the syncer has noticed that its learner is lost; and not once it has joined again."""
+def test_restarting_process_is_replaced_by_a_warm_spare(tmp_path: Path) -> None:
+    """The spare takes over before the syncer has noticed the loss, but not after a rejoin."""
     cluster = FakeCluster(config_of(1, islands={"spares": 1}))
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
 
@@ -194,7 +194,7 @@ def test_a_process_that_begins_again_is_relieved_by_a_warm_spare(tmp_path: Path)
 
 @dataclass
 class Disk:
-    """Folders that take nothing for a while; what is written there raises."""
+    """A disk on which the folders in `full` refuse every write."""
 
     full: set[Path] = field(default_factory=set)
 
@@ -219,7 +219,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 def filled_at_the_end(
     cluster: FakeCluster, disk: Disk, folders: set[Path], then: Callable[[int], None]
 ) -> None:
-    """The folders are full from the end of training on; `then` is told each look of the end."""
+    """Fill the folders when training ends, and call `then` with the number of each later look."""
     looks = list[int]()
 
     def ends() -> View:
@@ -231,7 +231,7 @@ def filled_at_the_end(
     cluster.script = [seen(), seen(), LIVE, ends]
 
 
-def test_a_full_disk_at_the_end_is_waited_for_while_the_shards_live(
+def test_full_disk_at_the_end_is_waited_for_while_the_shards_live(
     tmp_path: Path, disk: Disk
 ) -> None:
     run_dir = tmp_path / "run"
@@ -256,9 +256,7 @@ def test_a_full_disk_at_the_end_is_waited_for_while_the_shards_live(
     assert fleet.status().get("alerts") == []
 
 
-def test_a_run_directory_that_takes_no_model_leaves_it_to_the_depot(
-    tmp_path: Path, disk: Disk
-) -> None:
+def test_model_goes_to_the_depot_if_the_run_directory_is_full(tmp_path: Path, disk: Disk) -> None:
     run_dir, depots = tmp_path / "run", tmp_path / "depots"
     depots.mkdir()
     cluster = FakeCluster(config_of(2, durability={"dir": str(depots)}))
@@ -274,7 +272,7 @@ def test_a_run_directory_that_takes_no_model_leaves_it_to_the_depot(
 
 
 @pytest.mark.parametrize("name", ["elsewhere", "elsewhere/mine.safetensors"])
-def test_what_nothing_takes_at_the_end_can_be_saved_elsewhere_and_the_run_ends(
+def test_model_without_a_place_can_be_saved_elsewhere_and_the_run_ends(
     tmp_path: Path, disk: Disk, name: str
 ) -> None:
     run_dir, there = tmp_path / "run", tmp_path / name
@@ -299,7 +297,7 @@ def test_what_nothing_takes_at_the_end_can_be_saved_elsewhere_and_the_run_ends(
     assert str(there) in str(fleet.outcome.missing)
 
 
-def test_the_model_of_a_live_run_can_be_saved_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_model_of_a_live_run_can_be_saved_while_it_goes_on(tmp_path: Path) -> None:
     cluster = FakeCluster(config_of(2))
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
     with pytest.raises(UserMistake, match="is starting: it has no model yet"):
@@ -317,10 +315,10 @@ def test_the_model_of_a_live_run_can_be_saved_and_the_run_goes_on(tmp_path: Path
 
 
 class Killed(BaseException):
-    """The fleet's process, by SIGKILL."""
+    """The death of the fleet's process by SIGKILL."""
 
 
-def test_a_fleet_comes_back_though_the_disk_takes_nothing(
+def test_fleet_comes_back_although_the_disk_is_full(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = tmp_path / "run"
@@ -361,7 +359,7 @@ def broken() -> View:
     raise KeyError("eu-0")
 
 
-def test_a_defect_in_a_look_is_counted_and_does_not_end_the_run(tmp_path: Path) -> None:
+def test_defect_in_a_look_is_counted_and_does_not_end_the_run(tmp_path: Path) -> None:
     cluster = FakeCluster(config_of(2))
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
     alerts = list[str]()
@@ -381,7 +379,7 @@ def test_a_defect_in_a_look_is_counted_and_does_not_end_the_run(tmp_path: Path) 
     assert (cluster.actors, cluster.places) == ({}, {})
 
 
-def test_a_defect_that_comes_again_and_again_ends_the_run_with_its_words(tmp_path: Path) -> None:
+def test_repeated_defect_ends_the_run_with_its_message(tmp_path: Path) -> None:
     cluster = FakeCluster(config_of(2), [seen(), seen(), broken])
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
     STEADY.clear()
@@ -392,7 +390,7 @@ def test_a_defect_that_comes_again_and_again_ends_the_run_with_its_words(tmp_pat
 
 @dataclass
 class Stopping(FakeCluster):
-    """The syncer stands still, and gives no sign, until it is restarted."""
+    """A cluster whose syncer gives no sign while `stands` is set, until it is restarted."""
 
     stands: bool = False
 
@@ -424,7 +422,7 @@ def hanging(hang_s: float) -> Config:
     return config_of(2, durability={"hang_s": hang_s})
 
 
-def test_a_syncer_that_stands_still_is_restarted_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_syncer_that_hangs_is_restarted_and_the_run_goes_on(tmp_path: Path) -> None:
     cluster = Stopping(hanging(0.05))
 
     def stops() -> View:
@@ -438,8 +436,8 @@ def test_a_syncer_that_stands_still_is_restarted_and_the_run_goes_on(tmp_path: P
     assert cluster.restarted == [SYNCER]
 
 
-def test_a_file_that_is_written_over_is_whole(tmp_path: Path, disk: Disk) -> None:
-    """The disk of these tests is one: what it does not take is not there."""
+def test_refused_write_leaves_no_file(tmp_path: Path, disk: Disk) -> None:
+    """The disk of these tests behaves like a real one."""
     disk.full.add(tmp_path)
     with pytest.raises(OSError, match="No space left"):
         write(tmp_path / "file", b"content")

@@ -1,4 +1,4 @@
-"""Signals: what a person presses is not lost, whatever was going on when it was pressed."""
+"""Tests of signals, and of the start and the end of a run's process."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from coordinator.errors import RunFailed
 
 @pytest.fixture
 def interrupts():
-    """Signals go to these for the time of a test."""
+    """Route signals to an `Interrupts` during the test."""
     before = signal.getsignal(signal.SIGINT)
     with Interrupts() as listening:
         yield listening
     signal.signal(signal.SIGINT, before)
 
 
-def test_the_first_ctrl_c_asks_and_the_second_ends_at_once(interrupts: Interrupts) -> None:
+def test_first_ctrl_c_asks_and_second_ends_at_once(interrupts: Interrupts) -> None:
     signal.raise_signal(signal.SIGINT)
     assert interrupts.asked == "Ctrl-C"
     interrupts.check()
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
-    signal.raise_signal(signal.SIGINT)  # nothing stops the cleaning up
+    signal.raise_signal(signal.SIGINT)  # nothing interrupts the clean-up
 
 
-def test_a_second_ctrl_c_that_was_swallowed_is_not_lost(interrupts: Interrupts) -> None:
+def test_swallowed_second_ctrl_c_is_not_lost(interrupts: Interrupts) -> None:
     signal.raise_signal(signal.SIGINT)
-    with suppress(KeyboardInterrupt):  # as Python does in a finalizer, and Ray in a callback
+    with suppress(KeyboardInterrupt):  # Python does this in a finalizer, Ray in a callback
         signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         interrupts.check()
 
 
-# --- how it starts, and how it ends -------------------------------------------------------------
+# --- start and end --------------------------------------------------------------------------------
 
 
 class Busy:
-    """A machine on which Ray does not start in time, so many times."""
+    """A machine on which the first `times` starts of Ray time out."""
 
     def __init__(self, times: int) -> None:
         self.left, self.starts, self.cleared = times, 0, 0
@@ -62,20 +62,20 @@ class Busy:
         self.cleared += 1
 
 
-def test_ray_that_does_not_start_in_time_is_started_again() -> None:
+def test_ray_is_started_again_after_a_timeout() -> None:
     busy = Busy(1)
     begun(busy.start, busy.clear)
     assert (busy.starts, busy.cleared) == (2, 1), "what is left of the first start is cleared away"
 
 
-def test_ray_that_never_starts_is_given_up() -> None:
+def test_gives_up_if_ray_never_starts() -> None:
     busy = Busy(STARTS)
     with pytest.raises(RunFailed, match=r"does not start here, tried 2 times: The current node"):
         begun(busy.start, busy.clear)
 
 
 @pytest.mark.parametrize(("end", "said"), [("pass", ""), ("os._exit(1)", "how to go on\n")])
-def test_a_process_that_ray_ends_says_how_to_go_on(end: str, said: str) -> None:
+def test_process_ended_by_ray_prints_how_to_go_on(end: str, said: str) -> None:
     script = (
         "import os\nfrom cluster.launch.exit_message import last_words\n"
         f"with last_words('how to go on'):\n    {end}\n"
@@ -92,7 +92,7 @@ def test_a_process_that_ray_ends_says_how_to_go_on(end: str, said: str) -> None:
     assert ended.stderr == said
 
 
-def test_the_hint_is_a_command() -> None:
+def test_resume_hint_is_a_command() -> None:
     assert resume_hint(Path("runs/demo")) == (
         "go on with `archipelago run runs/demo/config.toml --resume --run-dir runs/demo`"
     )

@@ -1,4 +1,4 @@
-"""Who may be of a run: names become files and actors."""
+"""Tests of which islands may join a run; their names become names of files and actors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def join(island: str, group: str, region: str | None = None) -> Join:
 
 
 @pytest.mark.parametrize("number", [0, 1, 7, 12345])
-def test_islands_of_the_run_may_join_also_those_that_were_added_later(number: int) -> None:
+def test_islands_of_the_run_may_join_even_if_added_later(number: int) -> None:
     assert stranger(CONFIG, join(f"eu-west-{number}", "eu-west", "eu")) is None
     assert stranger(CONFIG, join(f"us-{number}", "us")) is None
     assert stranger(CONFIG, join(f"{GROUP}-{number}.3", GROUP)) is None
@@ -52,7 +52,7 @@ def test_islands_of_the_run_may_join_also_those_that_were_added_later(number: in
         (join("eu-west-0", "eu-west", "us" * 100_000), "its group's region is 'eu'"),
     ],
 )
-def test_nobody_else_may_and_hears_why(who: Join, why: str) -> None:
+def test_other_islands_are_refused_with_a_reason(who: Join, why: str) -> None:
     said = stranger(CONFIG, who)
     assert said is not None
     assert why in said

@@ -1,4 +1,4 @@
-"""The figures of a run, against small histories that can be added up by hand."""
+"""Tests of a run's figures against small histories that can be added up by hand."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ SIZES = (30, 10)
 
 
 class Told:
-    """The rules, and the measures that are told of everything that they take in."""
+    """The rules, and measures that hear every event of them."""
 
     def __init__(self, began_s: float = 0.0, **rules: Any) -> None:
         usual: dict[str, Any] = {"fragments": 2, "every": 1000, "grace_s": 0.0}
         self.rule = rule(**usual | rules)
         self.state: State = initial(self.rule)
         self.measures = Measures("r", {A: "g", B: "g"}, SIZES, Wire.BF16, now_s=began_s)
-        self.reads: dict[Life, Lease] = {}  # the first lease that each was granted
+        self.reads: dict[Life, Lease] = {}  # the first lease that was granted to each life
 
     def say(self, now_s: float, event: Event) -> tuple[Effect, ...]:
         before = self.state
@@ -64,7 +64,7 @@ class Told:
         return granted.life
 
     def progress(self, life: Life, steps: int) -> Progress:
-        """A window a step, of its first lease."""
+        """Return the progress after `steps` steps that each read one window of the first lease."""
         number, start = self.reads[life].number, self.reads[life].start
         return Progress(steps, 100 * steps, Lease(number, start + steps))
 
@@ -80,7 +80,7 @@ class Told:
         self.say(now_s, Adopted(life, Fragment(0), Version(0, number), steps, 0, progress))
 
     def merge(self, now_s: float, number: int) -> None:
-        """The shard is done with the round that is merging, and it is stored."""
+        """Finish the round that is merging: the shard has merged it, and it is stored."""
         self.say(now_s, Merged(Fragment(0), Version(0, number)))
         self.say(now_s, Stored(Fragment(0), Version(0, number), durable=True))
 
@@ -97,8 +97,8 @@ class Told:
 # --- uptime ---------------------------------------------------------------------------------------
 
 
-def test_uptime_counts_from_the_first_step_to_the_stop() -> None:
-    """Neither the start, when there is nothing to run yet, nor the end, when nobody may step."""
+def test_uptime_counts_from_first_step_to_stop() -> None:
+    """The time before the first step and the time after the stop do not count."""
     told = Told()
     a = told.join(20, A)
     for step in range(1, 11):
@@ -107,17 +107,17 @@ def test_uptime_counts_from_the_first_step_to_the_stop() -> None:
     assert told.summary(60)["uptime"] == 1.0
 
 
-def test_a_step_that_takes_far_longer_than_usual_did_not_advance() -> None:
+def test_unusually_long_step_counts_only_in_part() -> None:
     told = Told()
     a = told.join(0, A)
     for step in range(1, 11):
         told.report(step, a, step)  # up from 0 to 10 s
-    told.report(40, a, 11)  # one step of 1 s, and the time of two more, are believed
+    told.report(40, a, 11)  # one step of 1 s and the time of two more count
     told.say(40, Stop("enough"))
     assert told.summary(40)["uptime"] == pytest.approx((10 + 3) / 40)
 
 
-def test_it_is_up_while_anybody_advances() -> None:
+def test_run_is_up_while_any_learner_advances() -> None:
     told = Told()
     a, b = told.join(0, A), told.join(0, B)
     for step in range(1, 11):
@@ -129,7 +129,7 @@ def test_it_is_up_while_anybody_advances() -> None:
     assert told.summary(40)["uptime"] == 1.0
 
 
-def test_time_in_which_two_advance_counts_once() -> None:
+def test_simultaneous_progress_counts_once() -> None:
     told = Told()
     a, b = told.join(0, A), told.join(0, B)
     for step in range(1, 6):
@@ -139,7 +139,7 @@ def test_time_in_which_two_advance_counts_once() -> None:
     assert told.summary(11)["uptime"] == pytest.approx(5.5 / 11)
 
 
-def test_a_run_in_which_nobody_stepped_was_not_up() -> None:
+def test_run_without_steps_was_not_up() -> None:
     told = Told()
     told.join(0, A)
     told.say(9, Stop("enough"))
@@ -150,7 +150,7 @@ def test_a_run_in_which_nobody_stepped_was_not_up() -> None:
 # --- goodput --------------------------------------------------------------------------------------
 
 
-def test_goodput_is_computing_over_all_the_time_of_all_islands_and_lives() -> None:
+def test_goodput_is_computing_time_over_all_time_of_all_islands() -> None:
     told = Told(began_s=100)
     first, b = told.join(101, A), told.join(101, B)
     told.measures.heard(first, Vitals(2.0, computing_s=1.0))
@@ -165,7 +165,7 @@ def test_goodput_is_computing_over_all_the_time_of_all_islands_and_lives() -> No
 # --- overlap ------------------------------------------------------------------------------------
 
 
-def test_the_overlap_is_the_steps_from_each_hand_in_to_the_adoption_after_it() -> None:
+def test_overlap_is_the_steps_from_hand_in_to_adoption() -> None:
     told = Told(every=4)
     a = told.join(0, A)
     assert told.summary(1)["effective_overlap"] is None
@@ -179,18 +179,18 @@ def test_the_overlap_is_the_steps_from_each_hand_in_to_the_adoption_after_it() -
     told.merge(8.2, 2)
     told.adopt(9, a, 2, 9)
     assert told.summary(9)["effective_overlap"] == 1.5
-    told.adopt(12, a, 2, 12)  # of what it had handed in nothing was new
+    told.adopt(12, a, 2, 12)  # nothing was handed in since
     told.report(13, a, 13)
     told.arrive(13.1, a, 8, 13)
     b = told.join(14, A)
-    told.adopt(20, b, 3, 6)  # nor is it this life's
+    told.adopt(20, b, 3, 6)  # the hand-in was not this life's
     assert told.summary(20)["effective_overlap"] == 1.5
 
 
 # --- faults and recovery --------------------------------------------------------------------------
 
 
-def test_recovery_is_from_the_fault_to_the_next_life_whose_work_is_accepted() -> None:
+def test_recovery_lasts_from_the_fault_to_the_next_accepted_work() -> None:
     told = Told(every=4)
     first = told.join(0, A)
     told.report(4, first, 4)
@@ -200,7 +200,7 @@ def test_recovery_is_from_the_fault_to_the_next_life_whose_work_is_accepted() ->
     told.say(6, Lost(first, "killed"))
     second = told.join(10, A)
     told.report(14, second, 4)
-    told.arrive(14.5, second, 0, 3, norm=float("nan"))  # refused: that is no recovery
+    told.arrive(14.5, second, 0, 3, norm=float("nan"))  # refused, so not a recovery
     told.arrive(17, second, 3, 4)
     told.report(20, second, 8)
     told.arrive(21, second, 4, 8)
@@ -210,7 +210,7 @@ def test_recovery_is_from_the_fault_to_the_next_life_whose_work_is_accepted() ->
     assert summary["rejected_contributions"] == 1
 
 
-def test_an_island_that_never_comes_back_has_no_recovery() -> None:
+def test_island_that_never_comes_back_has_no_recovery() -> None:
     told = Told()
     told.report(4, told.join(0, A), 4)
     told.measures.fault(A, now_s=5)
@@ -218,8 +218,8 @@ def test_an_island_that_never_comes_back_has_no_recovery() -> None:
     assert (summary["faults"], summary["recovery_s"]) == (1, [])
 
 
-def test_a_run_that_nobody_may_join_is_hopeless() -> None:
-    """Such as after a restart of the syncer from other source than the islands run."""
+def test_run_that_refuses_all_islands_is_hopeless() -> None:
+    """This happens after a restart of the syncer from other source than the islands'."""
     told = Told()
     told.join(0, A)
     told.say(1, Join(B, "g", "another layout"))
@@ -236,7 +236,7 @@ def test_a_run_that_nobody_may_join_is_hopeless() -> None:
     assert told.hopeless() is None, "whoever comes too late is refused, and rightly"
 
 
-def test_an_island_that_has_left_gives_no_hope() -> None:
+def test_island_that_left_gives_no_hope() -> None:
     told = Told()
     told.join(0, A)
     told.measures.refused(B, "another layout")
@@ -253,7 +253,10 @@ def test_an_island_that_has_left_gives_no_hope() -> None:
 
 
 def with_three_merges() -> Told:
-    """Merged at 5 s by a, at 9 s by a and b, at 20 s by a; b was lost with its last two steps."""
+    """Return a run with merges at 5 s by a, at 9 s by a and b, and at 20 s by a.
+
+    Island b was lost with its last two steps.
+    """
     told = Told(every=4, grace_s=1.0)
     a, b = told.join(0, A), told.join(0, B)
     told.report(4, a, 4)
@@ -272,7 +275,7 @@ def with_three_merges() -> Told:
     return told
 
 
-def test_participants_and_the_longest_gap_between_merges() -> None:
+def test_participants_and_longest_gap_between_merges() -> None:
     told = with_three_merges()
     summary = told.summary(30)
     assert summary["merges"] == 3
@@ -282,7 +285,7 @@ def test_participants_and_the_longest_gap_between_merges() -> None:
     assert told.status(30)["fragments"][0]["participants"] == ["a"]
 
 
-def test_tokens_add_up_and_are_those_of_the_ledger() -> None:
+def test_tokens_add_up_and_match_the_ledger() -> None:
     told = with_three_merges()
     summary, totals = told.summary(30), ledger.totals(told.state.ledger, SIZES)
     assert summary["tokens_trained"] == 2200 == totals.trained
@@ -303,12 +306,12 @@ def test_bytes_per_trained_token() -> None:
 # --- the status -----------------------------------------------------------------------------------
 
 
-def test_a_status_is_plain_json() -> None:
+def test_status_is_plain_json() -> None:
     status = with_three_merges().status(30)
     assert json.loads(json.dumps(status)) == status
 
 
-def test_the_states_of_an_island() -> None:
+def test_states_of_an_island() -> None:
     told = Told(steps=100)
     starting, _ = told.status(0)["islands"]
     assert (starting["state"], starting["life"], starting["loss"]) == ("starting", 0, None)
@@ -328,7 +331,7 @@ def test_the_states_of_an_island() -> None:
     assert (back["state"], back["life"], back["steps"]) == ("live", 2, 15)
 
 
-def test_one_that_may_not_join_says_why() -> None:
+def test_refused_island_shows_the_reason() -> None:
     told = Told()
     told.say(1, Join(A, "g", "another layout"))
     assert "another layout" in told.status(1)["islands"][0]["why"]
@@ -336,8 +339,8 @@ def test_one_that_may_not_join_says_why() -> None:
     assert "layout" not in told.status(2)["islands"][0]["why"]
 
 
-def test_a_run_that_is_stopped_before_its_first_step_is_finished_all_the_same() -> None:
-    """Else whoever pressed Ctrl-C early would wait for ever."""
+def test_run_stopped_before_its_first_step_is_finished() -> None:
+    """Otherwise a user who pressed Ctrl-C early would wait forever."""
     told = Told()
     told.join(1, A)
     told.say(2, Stop("Ctrl-C"))
@@ -345,7 +348,7 @@ def test_a_run_that_is_stopped_before_its_first_step_is_finished_all_the_same() 
     assert told.summary(2)["uptime"] == 0.0
 
 
-def test_the_time_left_follows_the_clock() -> None:
+def test_time_left_follows_the_clock() -> None:
     told = Told(steps=100)
     a = told.join(0, A)
     assert told.status(5)["left_s"] is None
@@ -356,7 +359,7 @@ def test_the_time_left_follows_the_clock() -> None:
     assert told.status(34)["left_s"] is None
 
 
-def test_the_rate_of_tokens_is_that_of_the_live() -> None:
+def test_token_rate_counts_live_islands() -> None:
     told = Told()
     a, b = told.join(0, A), told.join(0, B)
     for step in range(1, 11):
@@ -368,7 +371,7 @@ def test_the_rate_of_tokens_is_that_of_the_live() -> None:
     assert told.status(10)["tokens_per_s"] == pytest.approx(whole - 100)
 
 
-def test_held_out_losses_are_kept_in_order() -> None:
+def test_heldout_losses_are_kept_in_order() -> None:
     told = Told()
     told.measures.evaluated(0, 5.5)
     told.measures.evaluated(12, 4.5)

@@ -1,4 +1,4 @@
-"""docs/memory.md says what the kernel says, to within a tenth."""
+"""Tests that docs/memory.md agrees with the kernel's counts, to within a tenth."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OFF = 0.10
 
 
 @pytest.mark.slow
-def test_a_process_takes_what_the_formulas_say() -> None:
+def test_memory_of_processes_matches_the_formulas() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.cluster.measured"],
         cwd=ROOT,
@@ -58,7 +58,7 @@ def terms_of(config: Config) -> list[Term]:
     ]
 
 
-def test_the_page_has_each_term_with_its_key() -> None:
+def test_memory_page_has_each_term_with_its_key() -> None:
     page = (ROOT / "docs" / "memory.md").read_text()
     rows = {
         cells[1].strip(): cells for line in page.splitlines() if len(cells := line.split("|")) > 4

@@ -1,4 +1,4 @@
-"""One table of metrics: what is exported, and that boards and alerts use it, all of it."""
+"""Tests that the table of metrics is exported, and that dashboards and alerts use all of it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def monitor(tmp_path: Path) -> MonitorConfig:
 
 
 def scraped(run_dir: Path) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """What a scrape of the run's target gives, found the way that Prometheus finds it."""
+    """Scrape the run's target, which is found in the way that Prometheus finds it."""
     ((target,),) = [each["targets"] for each in json.loads((run_dir / TARGET).read_text())]
     with urllib.request.urlopen(f"http://{target}/metrics", timeout=10) as answer:
         text = answer.read().decode()
@@ -88,14 +88,14 @@ def test_every_metric_is_scraped_with_its_labels(tmp_path: Path, monitor: Monito
     assert not (tmp_path / "demo-1" / TARGET).exists()
 
 
-def test_before_anything_is_known_nothing_is_said(tmp_path: Path, monitor: MonitorConfig) -> None:
+def test_exports_nothing_before_the_first_status(tmp_path: Path, monitor: MonitorConfig) -> None:
     exporter = Exporter(tmp_path / "demo-1", monitor, lambda: None)
     exporter.start()
     assert scraped(tmp_path / "demo-1") == {}
     exporter.stop()
 
 
-def test_a_port_in_use_is_a_users_mistake(tmp_path: Path, monitor: MonitorConfig) -> None:
+def test_port_in_use_is_a_user_mistake(tmp_path: Path, monitor: MonitorConfig) -> None:
     first = Exporter(tmp_path / "one", monitor, lambda: None)
     first.start()
     port = int(json.loads((tmp_path / "one" / TARGET).read_text())[0]["targets"][0].split(":")[1])
@@ -105,7 +105,7 @@ def test_a_port_in_use_is_a_users_mistake(tmp_path: Path, monitor: MonitorConfig
     first.stop()
 
 
-def test_names_are_the_fields_with_units_and_help() -> None:
+def test_metric_names_are_unique_and_have_help() -> None:
     names = [metric.name for metric in METRICS]
     assert len(names) == len(set(names))
     assert len(names) >= 20
@@ -115,7 +115,7 @@ def test_names_are_the_fields_with_units_and_help() -> None:
 
 
 def expressions() -> list[str]:
-    """Of every panel, variable and alert."""
+    """Return the expressions of every panel, variable and alert."""
     board = json.loads((DASHBOARDS / "archipelago.json").read_text())
     panels = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     variables = [v["query"]["query"] for v in board["templating"]["list"] if v["type"] == "query"]
@@ -124,7 +124,7 @@ def expressions() -> list[str]:
     return [*panels, *variables, *alerts]
 
 
-def test_boards_and_alerts_use_what_is_there_and_all_that_is_there() -> None:
+def test_dashboards_and_alerts_use_exactly_the_exported_metrics() -> None:
     used = {name for expression in expressions() for name in NAMED.findall(expression)}
     assert used == {metric.full_name for metric in METRICS}
 
@@ -140,7 +140,7 @@ def get(url: str, token: str | None = None) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_a_run_of_this_machine_is_looked_at_by_its_port(tmp_path: Path) -> None:
+def test_local_run_is_watched_through_its_port(tmp_path: Path) -> None:
     run_dir, status = tmp_path / "demo-1", a_status(islands=2)
     run_dir.mkdir()
     status["run"] = "demo-1"
@@ -167,10 +167,10 @@ def test_a_run_of_this_machine_is_looked_at_by_its_port(tmp_path: Path) -> None:
     assert not (run_dir / TOKEN).exists()
 
 
-def test_top_follows_a_run_by_its_port_to_its_end(
+def test_top_follows_a_run_through_its_port_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No client of Ray is started; when the run is over, what it said last is shown."""
+    """No Ray client is started; after the end of the run its last status is shown."""
     run_dir, status = tmp_path / "demo-1", a_status(islands=2)
     run_dir.mkdir()
     status["run"] = "demo-1"
@@ -204,7 +204,7 @@ def test_top_follows_a_run_by_its_port_to_its_end(
         b"HTTP/1.0 200 OK\r\nContent-Length: 99\r\n\r\n{",
     ],
 )
-def test_another_service_on_the_port_of_a_run_is_not_taken_for_it(
+def test_other_service_on_the_port_of_a_run_is_not_mistaken_for_it(
     tmp_path: Path, said: bytes
 ) -> None:
     class Another(socketserver.BaseRequestHandler):
@@ -252,14 +252,14 @@ def answered(path: str, address: str, host: str | None, header: str | None = Non
         ("::1", "[::1]:9101", OPEN),
         ("::ffff:127.0.0.1", None, OPEN),
         ("127.0.0.1", "evil.example:9101", NEEDED),  # a name that leads here: DNS rebinding
-        ("127.0.0.1", "192.0.2.7", NEEDED),  # by a proxy
+        ("127.0.0.1", "192.0.2.7", NEEDED),  # through a proxy
         ("192.0.2.7", "192.0.2.8:9101", NEEDED),
         ("fe80::1%eth0", None, NEEDED),
         ("", None, NEEDED),
         ("127.0.0.1", "[", NEEDED),
     ],
 )
-def test_the_token_is_needed_for_all_but_metrics_on_the_loopback_and_health(
+def test_token_is_needed_except_for_health_and_local_metrics(
     address: str, host: str | None, metrics: str
 ) -> None:
     assert answered("/healthz", address, host) == OPEN
@@ -272,17 +272,17 @@ def test_the_token_is_needed_for_all_but_metrics_on_the_loopback_and_health(
 
 
 def ended(connection: socket.socket) -> bool:
-    """Return whether the other side has closed; wait for its word."""
+    """Return whether the other side has closed the connection; wait until it answers."""
     try:
         return connection.recv(1) == b""
     except ConnectionError:
         return True
 
 
-def test_connections_have_a_limit_and_an_end(
+def test_connections_are_limited_in_number_and_duration(
     tmp_path: Path, monitor: MonitorConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half requests take no more threads than there are places, and not for ever."""
+    """Unfinished requests take a bounded number of threads for a bounded time."""
     monkeypatch.setattr(http_port, "LONGEST_S", 1.0)
     run_dir, status = tmp_path / "demo-1", a_status(islands=1)
     status["run"] = "demo-1"
@@ -310,7 +310,7 @@ def test_connections_have_a_limit_and_an_end(
 def test_files_that_cannot_be_written_are_written_later(
     tmp_path: Path, monitor: MonitorConfig
 ) -> None:
-    """The port listens meanwhile, and what is the matter is said."""
+    """The port listens meanwhile, and `tend` returns the reason."""
     run_dir = tmp_path / "demo-1"
     run_dir.write_text("a file where the run directory shall be")
     exporter = Exporter(run_dir, monitor, lambda: a_status(islands=1))
@@ -325,7 +325,7 @@ def test_files_that_cannot_be_written_are_written_later(
         exporter.stop()
 
 
-def test_a_port_in_use_is_tried_again_where_the_run_goes_on_already(
+def test_port_in_use_is_retried_for_a_run_that_goes_on(
     tmp_path: Path, monitor: MonitorConfig
 ) -> None:
     first = Exporter(tmp_path / "one", monitor, lambda: None)

@@ -1,4 +1,4 @@
-"""What `run.mode` makes of a configuration, and what it refuses."""
+"""Tests of what `run.mode` makes of a configuration, and what it refuses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def refused(*overrides: str, tables: dict[str, Any] | None = None) -> list[str]:
 
 @pytest.mark.parametrize("example", ["demo", "tiny"])
 @pytest.mark.parametrize("mode", [*Mode])
-def test_an_example_is_sound_in_every_mode_and_reads_back_as_it_was_resolved(
+def test_example_loads_in_every_mode_and_reads_back_unchanged(
     mode: Mode, example: str, tmp_path: Path
 ) -> None:
     config = load(EXAMPLES / f"{example}.toml", [f"run.mode={mode}"])
@@ -40,12 +40,12 @@ def test_an_example_is_sound_in_every_mode_and_reads_back_as_it_was_resolved(
     assert load(tmp_path / "again.toml") == config
 
 
-def test_the_default_is_decoupled_and_takes_the_keys_as_they_are() -> None:
+def test_default_mode_is_decoupled_and_keeps_the_keys() -> None:
     assert entered() == entered("run.mode=decoupled")
     assert entered("sync.quorum=2", "sync.merge=rda").sync.merge == "rda"
 
 
-def test_diloco_is_the_whole_model_of_all_in_lock_step() -> None:
+def test_diloco_merges_the_whole_model_of_all_in_lock_step() -> None:
     sync = entered("run.mode=diloco", "sync.every=20").sync
     assert (sync.every, sync.fragments, sync.overlap, sync.quorum) == (20, 1, 0, 3)
     assert (sync.merge, sync.anchor, sync.adopt) == ("mean", "base", "overwrite")
@@ -53,21 +53,21 @@ def test_diloco_is_the_whole_model_of_all_in_lock_step() -> None:
     assert (outer.learning_rate, outer.momentum, outer.nesterov) == (0.7, 0.9, True)
 
 
-def test_streaming_is_fragments_of_all_in_lock_step() -> None:
+def test_streaming_merges_fragments_of_all_in_lock_step() -> None:
     assert entered("run.mode=streaming").sync.overlap == 2
     sync = entered("run.mode=streaming", "sync.overlap=3", "sync.fragments=4").sync
     assert (sync.fragments, sync.overlap, sync.quorum) == (4, 3, 3)
     assert (sync.merge, sync.adopt, sync.blend) == ("mean", "blend", 0.5)
 
 
-def test_what_a_mode_proposes_gives_way_to_what_is_said() -> None:
+def test_explicit_keys_override_the_proposals_of_a_mode() -> None:
     plain = ["sync.outer.learning_rate=1.0", "sync.outer.momentum=0.0", "sync.adopt=carry"]
     sync = entered("run.mode=streaming", *plain).sync
     assert (sync.outer.learning_rate, sync.outer.momentum) == (1.0, 0.0)
     assert (sync.adopt, sync.blend) == ("carry", None)
 
 
-def test_a_file_that_gives_its_mode_means_what_it_says() -> None:
+def test_conflicting_key_in_the_file_of_the_mode_is_refused() -> None:
     said = tomllib.loads(SOUND + '[run]\nmode = "diloco"\n[sync]\noverlap = 2\n')
     (line,) = refused(tables=said)
     assert line.startswith('sync.overlap: 2 is not for run.mode = "diloco", which merges')
@@ -95,13 +95,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("mode", "override"), REFUSED)
-def test_what_a_mode_cannot_do_is_refused_with_what_to_change(mode: str, override: str) -> None:
+def test_key_that_a_mode_cannot_have_is_refused_with_a_remedy(mode: str, override: str) -> None:
     lines = refused(f"run.mode={mode}", override)
     assert len(lines) == 1
     assert lines[0].startswith(REFUSED[mode, override])
 
 
-def test_groups_of_different_batch_are_refused_where_gradients_are_summed() -> None:
+def test_different_batch_sizes_are_refused_where_gradients_are_summed() -> None:
     tables = tomllib.loads(SOUND + '[[islands]]\ngroup = "us"\nbatch_size = 4\n')
     (line,) = refused("run.mode=data-parallel", tables=tables)
     assert line.startswith("islands: eu has 8, us has 4, and the mean of their gradients")
@@ -109,7 +109,7 @@ def test_groups_of_different_batch_are_refused_where_gradients_are_summed() -> N
 
 
 @pytest.mark.parametrize("mode", [*Mode])
-def test_islands_are_added_and_taken_where_the_mode_allows_it(mode: Mode) -> None:
+def test_scaling_is_allowed_only_in_elastic_modes(mode: Mode) -> None:
     config = entered(f"run.mode={mode}")
     requests = Requests("r", config, list)
     if mode in NOT_ELASTIC:
@@ -120,14 +120,14 @@ def test_islands_are_added_and_taken_where_the_mode_allows_it(mode: Mode) -> Non
         ):
             with pytest.raises(UserMistake, match="waits for all 3 islands"):
                 request()
-        requests.scale({"eu": 3})  # as it is
+        requests.scale({"eu": 3})  # no change
     else:
         requests.scale({"eu": 2})
         assert len(requests.desired) == 2
 
 
 @pytest.mark.parametrize("mode", [*Mode])
-def test_faults_are_refused_where_they_mean_nothing(mode: Mode) -> None:
+def test_faults_without_a_meaning_in_a_mode_are_refused(mode: Mode) -> None:
     config = entered(f"run.mode={mode}")
 
     def hits(kind: str, island: str) -> bool:

@@ -1,4 +1,4 @@
-"""Moments cut by the hosts of a donor and put together by those of whoever joins."""
+"""Tests of moments that a donor's hosts cut and a joining island's hosts put together."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_each_host_gets_its_share_and_nothing_else(
 
 
 @given(split=SPLITS, size=st.integers(1, 100_000))
-def test_the_ranges_of_all_hosts_are_the_whole(split: Split, size: int) -> None:
+def test_ranges_of_all_hosts_cover_the_whole(split: Split, size: int) -> None:
     end = 0
     for own in split.ranges(size):
         assert own.start == min(end, size)

@@ -1,4 +1,4 @@
-"""The figures of a run whose syncer died and came back are those of one whose syncer did not."""
+"""Tests that a run's figures are the same after its syncer died and came back."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def measures_from(began_s: float) -> Measures:
 
 
 class Story:
-    """One island trains, dies by a fault and comes back; everything is remembered."""
+    """A recorded run in which one island trains, dies by a fault and comes back."""
 
     def __init__(self, run_dir: Path) -> None:
         self.now_s = 10.0
@@ -65,7 +65,7 @@ class Story:
         return effects
 
     def lives(self, steps: int) -> Life:
-        """A life of so many steps of one second, half of it computing; a merge in every four."""
+        """Play a life of `steps` steps of 1 s, half of it computing, with a merge every 4 steps."""
         (granted,) = (e for e in self.say(Join(A, "g", LAYOUT)) if isinstance(e, Granted))
         life, (first, *_) = granted.life, granted.leases
         for step in range(1, steps + 1):
@@ -113,7 +113,7 @@ def figures(story: Story, measures: Measures) -> dict[str, Any]:
     return {**measures.summary(story.state, story.now_s), **told}
 
 
-def test_measures_that_are_told_again_say_the_same(story: Story, tmp_path: Path) -> None:
+def test_replayed_measures_equal_the_originals(story: Story, tmp_path: Path) -> None:
     notes = read_notes(Folder(tmp_path))
     again = measures_from(notes[0].now_s)
     last = retell(again, story.heard, notes)
@@ -131,7 +131,7 @@ def test_measures_that_are_told_again_say_the_same(story: Story, tmp_path: Path)
     assert after == before
 
 
-def test_the_last_vitals_of_a_life_are_kept_when_the_next_one_speaks(
+def test_last_vitals_of_a_life_are_kept_when_the_next_one_reports(
     story: Story, tmp_path: Path
 ) -> None:
     said = [note.what for note in read_notes(Folder(tmp_path)) if note.kind == "vitals"]
@@ -140,9 +140,7 @@ def test_the_last_vitals_of_a_life_are_kept_when_the_next_one_speaks(
     assert len(kept) < 18, "not those of every step"
 
 
-def test_a_torn_line_and_one_of_another_version_are_passed_over(
-    story: Story, tmp_path: Path
-) -> None:
+def test_torn_lines_and_unknown_notes_are_skipped(story: Story, tmp_path: Path) -> None:
     whole = read_notes(Folder(tmp_path))
     with (tmp_path / NOTES).open("a") as file:
         file.write('[99.0, "evaluated", [1')  # the syncer died here
@@ -171,9 +169,7 @@ def test_a_torn_line_and_one_of_another_version_are_passed_over(
         "7",
     ],
 )
-def test_a_note_that_is_not_understood_is_passed_over(
-    story: Story, tmp_path: Path, line: str
-) -> None:
+def test_malformed_note_is_skipped(story: Story, tmp_path: Path, line: str) -> None:
     with (tmp_path / NOTES).open("a") as file:
         file.write(line + "\n")
     notes = read_notes(Folder(tmp_path))
@@ -183,15 +179,13 @@ def test_a_note_that_is_not_understood_is_passed_over(
 
 
 @pytest.mark.parametrize("content", ["7", "[[1]]", '[["x", "vitals", []]]', '{"a": 1}', ""])
-def test_vitals_that_are_damaged_are_passed_over(
-    story: Story, tmp_path: Path, content: str
-) -> None:
+def test_damaged_vitals_are_skipped(story: Story, tmp_path: Path, content: str) -> None:
     (tmp_path / VITALS).write_text(content)
     read_notes(Folder(tmp_path))
     Notes(Folder(tmp_path), story.measures, lambda: story.now_s).close()
 
 
-def test_a_clock_goes_on_where_the_one_before_stopped() -> None:
+def test_clock_does_not_go_back_after_a_restart() -> None:
     assert abs(Clock()() - time.time()) < 1
     ahead = Clock(time.time() + 1000)
     assert ahead() >= time.time() + 999, "the wall clock was set back, or is another machine's"

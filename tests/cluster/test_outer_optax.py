@@ -1,4 +1,7 @@
-"""An outer optimizer from optax does what optax does, and its state survives as one array."""
+"""Tests of outer optimizers from optax.
+
+They do what optax does, and their state survives as one array.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def normal(seed: int) -> Flat:
     return np.random.default_rng(seed).standard_normal(SIZE).astype(np.float32)
 
 
-def test_adam_is_optax_adam_and_goes_on_from_an_array() -> None:
+def test_adam_equals_optax_adam_and_resumes_from_an_array() -> None:
     optimizer, master = optax.adam(0.1), normal(0)
     theta, state = jnp.asarray(master.copy()), optimizer.init(jnp.asarray(master))
     kept = OptaxOuter("optax:adam", {"learning_rate": 0.1}).fresh(master)
@@ -57,7 +60,7 @@ def test_adam_is_optax_adam_and_goes_on_from_an_array() -> None:
     assert kept.shape == (2 * SIZE + 1,), "two moments and a counter"
 
 
-def test_nesterov_of_optax_is_our_own() -> None:
+def test_optax_nesterov_equals_our_own() -> None:
     options = {"learning_rate": 0.7, "momentum": 0.9, "nesterov": True}
     theirs, ours = normal(0), normal(0)
     outer, momentum = OptaxOuter("optax:sgd", options), np.zeros(SIZE, np.float32)
@@ -78,7 +81,9 @@ def test_nesterov_of_optax_is_our_own() -> None:
         ("builtins:dict", {}, "is dict, not an optax transformation"),
     ],
 )
-def test_what_is_no_optimizer_is_refused(target: str, options: dict[str, float], why: str) -> None:
+def test_invalid_outer_optimizer_is_refused(
+    target: str, options: dict[str, float], why: str
+) -> None:
     with pytest.raises(UserMistake, match=rf"sync\.outer\.target.*{why}"):
         OptaxOuter(target, options)
 
@@ -95,8 +100,8 @@ TABLES = {"task": {"preset": "byte-tiny"}, "islands": [{"group": "a", "count": 1
         OptaxOuter("optax:adam", {"learning_rate": 0.1}),
     ],
 )
-def test_what_is_merged_last_is_taken_over_as_it_is(outer: OuterRule | OptaxOuter) -> None:
-    """This holds for any outer optimizer, whose momentum or state stays what it was."""
+def test_last_merge_is_taken_over_without_an_outer_step(outer: OuterRule | OptaxOuter) -> None:
+    """Any outer optimizer keeps its momentum or state unchanged at the last merge."""
     layout, p, life = cut([Leaf("w", (SIZE,))], 1), Fragment(0), Life(Island("a"), Incarnation(1))
     arrays = fresh([normal(0)])
     if isinstance(outer, OptaxOuter):
@@ -126,7 +131,7 @@ def test_what_is_merged_last_is_taken_over_as_it_is(outer: OuterRule | OptaxOute
     np.testing.assert_array_equal(after.momentum, before.momentum)
 
 
-def test_the_configuration_names_it_and_its_options(tmp_path: Path) -> None:
+def test_configuration_names_the_target_and_its_options(tmp_path: Path) -> None:
     config = parse(TABLES, origin="test", overrides=ADAM)
     assert isinstance(outer_of(config), OptaxOuter)
     auto = parse(TABLES, origin="test", overrides=("sync.outer.learning_rate=auto",))
@@ -137,7 +142,7 @@ def test_the_configuration_names_it_and_its_options(tmp_path: Path) -> None:
     assert load(again) == config
 
 
-def test_options_go_to_the_optimizer_that_is_used() -> None:
+def test_conflicting_outer_options_are_refused() -> None:
     with pytest.raises(UserMistake, match=r"sync\.outer\.momentum: is not for optax:adam; put it"):
         parse(TABLES, origin="test", overrides=(*ADAM, "sync.outer.momentum=0.5"))
     with pytest.raises(

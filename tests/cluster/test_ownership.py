@@ -1,4 +1,4 @@
-"""Two writers in one depot: while the first lives the second is refused; else the first stops."""
+"""Tests of two owners of one depot: a live owner is not replaced, and a replaced one stops."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def depot(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> De
 
 @dataclass
 class Elsewhere:
-    """A clock of its own; whoever waits has this done meanwhile."""
+    """A virtual clock; `meanwhile` is called at every sleep."""
 
     meanwhile: Callable[[], None] = lambda: None
     now_s: float = 0.0
@@ -84,21 +84,21 @@ class Elsewhere:
 
 
 def foreign(token: str) -> Owner:
-    """On another machine, of which nothing can be known here."""
+    """Return an owner on another machine, about which nothing can be known here."""
     return replace(me(token), host="another", machine="far-away", pid=1)
 
 
 def dead(token: str) -> Owner:
-    """A process of this machine that has ended."""
+    """Return an owner whose process on this machine has ended."""
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
     return replace(me(token), pid=done.pid, born=None)
 
 
-# --- who may have it ------------------------------------------------------------------------------
+# --- taking a run ---------------------------------------------------------------------------------
 
 
-def test_while_the_first_lives_a_second_is_refused(depot: Depot) -> None:
+def test_second_owner_is_refused_while_the_first_lives(depot: Depot) -> None:
     here = Elsewhere()
     first = here.take(depot, me("a"))
     with pytest.raises(
@@ -110,7 +110,7 @@ def test_while_the_first_lives_a_second_is_refused(depot: Depot) -> None:
     first.check()
 
 
-def test_one_on_another_machine_lives_as_long_as_it_says_so(depot: Depot) -> None:
+def test_owner_on_another_machine_lives_as_long_as_it_sends_heartbeats(depot: Depot) -> None:
     far = Elsewhere().take(depot, foreign("a"))
     here = Elsewhere(meanwhile=far.beat)
     with pytest.raises(UserMistake, match="going on: process 1 on far-away"):
@@ -123,7 +123,7 @@ def test_one_on_another_machine_lives_as_long_as_it_says_so(depot: Depot) -> Non
         far.check(again=True)
 
 
-def test_of_one_that_died_here_or_has_left_nobody_waits(depot: Depot) -> None:
+def test_takes_over_at_once_from_an_owner_that_died_here_or_left(depot: Depot) -> None:
     here = Elsewhere()
     here.take(depot, dead("a"))
     second = here.take(depot, me("b"))
@@ -133,20 +133,20 @@ def test_of_one_that_died_here_or_has_left_nobody_waits(depot: Depot) -> None:
     assert here.waited_s == []
 
 
-def test_where_nothing_was_begun_nothing_is_left(depot: Depot) -> None:
+def test_leaving_an_unbegun_run_leaves_no_files(depot: Depot) -> None:
     Elsewhere().take(depot, me("a")).leave(begun=runs.CONFIG)
     assert depot.names() == []
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"token": "a"}'])
-def test_one_that_died_while_it_took_the_run_is_waited_for(depot: Depot, content: bytes) -> None:
+def test_waits_for_an_owner_that_died_while_taking_the_run(depot: Depot, content: bytes) -> None:
     depot.write("owner-1.json", content)
     here = Elsewhere()
     assert here.take(depot, me("b")).number == 2
     assert sum(here.waited_s) >= SILENCE_S
 
 
-def test_who_watches_is_refused_when_another_takes_it_meanwhile(depot: Depot) -> None:
+def test_waiting_owner_is_refused_if_another_takes_the_run(depot: Depot) -> None:
     Elsewhere().take(depot, foreign("a"))
     second = Elsewhere(meanwhile=lambda: assert_that(depot.claim("owner-2.json", b"")))
     with pytest.raises(UserMistake, match="another process, which has just taken it"):
@@ -157,7 +157,7 @@ def assert_that(true: bool) -> None:
     assert true
 
 
-def test_what_is_claimed_by_many_is_ones(depot: Depot) -> None:
+def test_concurrent_claims_have_one_winner(depot: Depot) -> None:
     depot.write("folder/other", b"")
     start = threading.Barrier(6)
 
@@ -172,7 +172,7 @@ def test_what_is_claimed_by_many_is_ones(depot: Depot) -> None:
     assert not depot.claim("wanted", b"too late")
 
 
-def test_of_many_that_want_it_at_once_one_has_it(depot: Depot) -> None:
+def test_concurrent_owners_have_one_winner(depot: Depot) -> None:
     tokens, start = [f"token {n}" for n in range(6)], threading.Barrier(6)
 
     def wants(token: str) -> Ownership | None:
@@ -189,9 +189,11 @@ def test_of_many_that_want_it_at_once_one_has_it(depot: Depot) -> None:
     assert sum(each.lost is None for each in took) == 1
 
 
-def test_a_fleet_that_ray_has_restarted_goes_on_and_its_former_process_ends(depot: Depot) -> None:
-    """The former process may live, cut off; all else that the fleet has started belongs to the
-    later one."""
+def test_restarted_fleet_goes_on_and_its_former_process_ends(depot: Depot) -> None:
+    """The former process may still live, cut off.
+
+    Everything else that the fleet has started belongs to the later process.
+    """
     here = Elsewhere()
     former = here.take(depot, foreign("a"))
     later = here.take(depot, me("a"))
@@ -205,7 +207,7 @@ def test_a_fleet_that_ray_has_restarted_goes_on_and_its_former_process_ends(depo
     Fence(depot, 1).check()
 
 
-def test_who_lives_here_is_known_at_the_door(depot: Depot) -> None:
+def test_live_owner_on_this_machine_is_known(depot: Depot) -> None:
     assert lives_here(depot) is None
     Elsewhere().take(depot, foreign("a"))
     assert lives_here(depot) is None
@@ -213,7 +215,7 @@ def test_who_lives_here_is_known_at_the_door(depot: Depot) -> None:
     assert lives_here(depot) == mine
 
 
-def test_a_depot_that_takes_no_more_stops_nobody(
+def test_depot_that_refuses_writes_stops_no_owner(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, "archipelago")
@@ -226,10 +228,10 @@ def test_a_depot_that_takes_no_more_stops_nobody(
     assert len(caplog.messages) == 1, "it is said once"
 
 
-# --- what an owner has started --------------------------------------------------------------------
+# --- processes of an owner ------------------------------------------------------------------------
 
 
-def test_an_owner_says_that_it_is_there_on_a_thread_of_its_own(
+def test_owner_sends_heartbeats_from_its_own_thread(
     depot: Depot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ownership, "BEAT_S", 0.01)
@@ -244,10 +246,10 @@ def test_an_owner_says_that_it_is_there_on_a_thread_of_its_own(
 
 
 @pytest.mark.parametrize("over", [False, True])
-def test_a_fleet_whose_run_is_anothers_by_now_leaves_its_files_alone(
+def test_replaced_fleet_leaves_the_files_of_the_run_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over: bool
 ) -> None:
-    """It ends what it has started itself, if any of that is there."""
+    """The fleet ends what it has started itself, if any of that is there."""
     sought: list[str] = []
 
     def get_actor(name: str, **_: str) -> None:
@@ -292,7 +294,7 @@ def played(tmp_path: Path) -> Played:
     return run
 
 
-def test_what_a_former_owner_has_started_writes_nothing(
+def test_processes_of_a_former_owner_write_nothing(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ownership, "BEAT_S", 0.0)

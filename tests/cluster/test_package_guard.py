@@ -1,4 +1,4 @@
-"""Foreign packages named as ours are found before they are imported, with their path."""
+"""Tests that foreign packages with our names are found before their import, with their path."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_nothing_is_found_where_nothing_is(here: Path) -> None:
+def test_empty_folder_has_no_intruders(here: Path) -> None:
     assert intruders() == []
 
 
 @pytest.mark.parametrize("name", ALL_PACKAGES)
 @pytest.mark.parametrize("form", ["{}/__init__.py", "{}.py"])
-def test_a_package_in_the_current_folder_is_found(here: Path, name: str, form: str) -> None:
+def test_package_in_the_current_folder_is_found(here: Path, name: str, form: str) -> None:
     path = here / form.format(name)
     path.parent.mkdir(exist_ok=True)
     path.touch()
@@ -39,13 +39,13 @@ def test_a_package_in_the_current_folder_is_found(here: Path, name: str, form: s
     assert found.startswith(f"{there} is in front of this project's package {name}: ")
 
 
-def test_a_folder_without_init_is_no_package(here: Path) -> None:
+def test_folder_without_init_is_no_package(here: Path) -> None:
     (here / "cluster").mkdir()
     (here / "cluster" / "nodes.txt").touch()
     assert intruders() == []
 
 
-def test_our_own_packages_in_the_current_folder_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_own_packages_are_no_intruders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     assert intruders() == []
 
@@ -64,7 +64,7 @@ def installed(site: Path, name: str, files: Mapping[str, str]) -> None:
     (info / "RECORD").write_text("".join(rows))
 
 
-def test_a_package_that_was_installed_over_ours_is_found(here: Path) -> None:
+def test_package_installed_over_ours_is_found(here: Path) -> None:
     site = here / "site"
     installed(site, DISTRIBUTION, {f"{name}/__init__.py": "ours" for name in ALL_PACKAGES})
     assert [found for found in intruders(ours=site) if "was overwritten" in found] == []
@@ -82,8 +82,8 @@ def ended(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProc
 
 
 @pytest.mark.parametrize("name", ALL_PACKAGES)
-def test_the_command_refuses_a_package_in_front_of_ours(tmp_path: Path, name: str) -> None:
-    """The foreign package is imported first if it is not looked for, and ends in a traceback."""
+def test_command_refuses_a_package_in_front_of_ours(tmp_path: Path, name: str) -> None:
+    """Without the check, the foreign package would be imported and end in a traceback."""
     foreign = tmp_path / "foreign" / name
     foreign.mkdir(parents=True)
     (foreign / "__init__.py").write_text("raise SystemExit('the foreign package was imported')\n")
@@ -93,7 +93,7 @@ def test_the_command_refuses_a_package_in_front_of_ours(tmp_path: Path, name: st
     assert done.stderr.startswith(f"archipelago: {foreign} is imported in place of this project's")
 
 
-def test_a_run_is_refused_in_a_folder_with_such_a_package(tmp_path: Path) -> None:
+def test_run_is_refused_in_a_folder_with_such_a_package(tmp_path: Path) -> None:
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "__init__.py").touch()
     script = "import archipelago_launcher, sys; sys.path.remove(''); archipelago_launcher.main()"

@@ -1,4 +1,4 @@
-"""Which devices an island needs, in Ray's words and in people's."""
+"""Tests of the devices that an island needs, in Ray's terms and in messages."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ EU = Node("10.0.0.1", {"CPU": 8.0, "GPU": 2.0, "memory": 1e9}, {"region": "eu"})
 US = Node("10.0.0.2", {"CPU": 4.0}, {"region": "us", "ray.io/node-id": "x"})
 
 
-def test_an_island_that_needs_nothing_still_holds_a_place() -> None:
+def test_island_without_resources_still_holds_a_place() -> None:
     assert bundle(IslandGroup(resources={"CPU": 0.0})) == {"CPU": 0.001}
     assert bundle(IslandGroup(resources={"CPU": 2.0, "GPU": 0.0})) == {"CPU": 2.0}
 
 
-def test_the_accelerator_is_a_label_that_ray_gives() -> None:
+def test_accelerator_becomes_rays_label() -> None:
     group = IslandGroup(accelerator="H200", label_selector={"region": "eu"})
     assert selector(group) == {"region": "eu", "ray.io/accelerator-type": "H200"}
 
@@ -39,7 +39,7 @@ def test_the_accelerator_is_a_label_that_ray_gives() -> None:
         ("in(eu, us)", "us", True), ("in(eu,us)", "asia", False), ("!in(eu,us)", "asia", True),
     ],
 )  # fmt: skip
-def test_label_conditions_are_rays(wanted: str, has: str | None, fits: bool) -> None:
+def test_label_conditions_follow_ray(wanted: str, has: str | None, fits: bool) -> None:
     assert matches(wanted, has) is fits
 
 
@@ -52,7 +52,7 @@ def test_room_is_counted_node_by_node() -> None:
     assert room(IslandGroup(resources={"CPU": 0.1}), [US]) == 40
 
 
-def test_hosts_are_the_nodes_with_these_labels_the_largest_first() -> None:
+def test_hosts_are_matching_nodes_with_the_largest_memory_first() -> None:
     one, two, three = (
         Node(f"10.0.0.{n}", {"memory": size}, {"region": "eu", "ray.io/node-id": name})
         for n, size, name in ((3, 1e9, "a"), (4, 4e9, "b"), (5, 1e9, "c"))
@@ -62,7 +62,7 @@ def test_hosts_are_the_nodes_with_these_labels_the_largest_first() -> None:
     assert hosts({"region": "asia"}, [EU, US]) == []
 
 
-def test_what_can_never_be_placed_is_said_with_what_there_is() -> None:
+def test_impossible_placement_names_what_the_cluster_has() -> None:
     group = IslandGroup(group="big", resources={"GPU": 4.0}, label_selector={"region": "eu"})
     why = impossible(group, 1, [EU, US])
     assert why == (
@@ -75,18 +75,18 @@ def test_what_can_never_be_placed_is_said_with_what_there_is() -> None:
     assert impossible(IslandGroup(resources={"GPU": 1.0}), 3, [EU, US]) is not None
 
 
-def test_an_opportunistic_group_may_wait_for_nodes_to_come() -> None:
+def test_opportunistic_group_may_wait_for_nodes() -> None:
     assert impossible(IslandGroup(resources={"GPU": 4.0}, opportunistic=True), 9, [EU]) is None
 
 
-def test_a_wish_reads_like_one() -> None:
+def test_wish_names_resources_and_labels() -> None:
     group = IslandGroup(resources={"CPU": 2.0, "TPU": 4.0}, accelerator="TPU-V6E", topology="2x2")
     assert wish(group) == (
         "2 CPU + 4 TPU on a node with ray.io/accelerator-type=TPU-V6E, ray.io/tpu-topology=2x2"
     )
 
 
-def test_a_slice_is_a_node_with_its_topology_and_with_the_labels_that_were_asked_for() -> None:
+def test_slice_needs_its_topology_and_the_requested_labels() -> None:
     group = IslandGroup(
         resources={"TPU": 4.0},
         accelerator="TPU-V6E",
@@ -105,7 +105,7 @@ def test_a_slice_is_a_node_with_its_topology_and_with_the_labels_that_were_asked
     assert room(group, [here, far, part]) == 1
 
 
-def test_there_is_room_for_slices_that_are_whole() -> None:
+def test_only_whole_slices_count_as_room() -> None:
     group = IslandGroup(hosts=2, accelerator="TPU-V4", topology="2x2x2")
     tpu = {"ray.io/accelerator-type": "TPU-V4", "ray.io/tpu-topology": "2x2x2"}
 
@@ -120,7 +120,7 @@ def test_there_is_room_for_slices_that_are_whole() -> None:
     assert "2 hosts of 1 CPU + 4 TPU" in wish(group)
 
 
-def test_a_slice_is_asked_for_with_all_its_chips() -> None:
+def test_slice_is_requested_with_all_its_chips() -> None:
     group = IslandGroup(resources={"CPU": 2.0}, accelerator="TPU-V6E", topology="2x4")
     assert bundle(group) == {"CPU": 2.0, "TPU": 8.0}
     assert bundle(IslandGroup(resources={"TPU": 0.0}, topology="2x2"))["TPU"] == 4.0
@@ -129,7 +129,7 @@ def test_a_slice_is_asked_for_with_all_its_chips() -> None:
     assert bundle(wide) == {"CPU": 2.0, "TPU": 4.0}
 
 
-def test_an_evaluator_of_its_own_needs_a_node_that_has_it() -> None:
+def test_evaluator_needs_a_node_with_its_resources() -> None:
     nodes = [Node("a", {"CPU": 2.0}, {}), Node("b", {"CPU": 4.0, "GPU": 1.0}, {})]
     for fits in ({}, {"CPU": 4.0}, {"GPU": 1.0, "CPU": 1.0}, {"GPU": 0.0}):
         assert homeless(EvaluatorConfig(resources=fits), nodes) is None
@@ -140,7 +140,7 @@ def test_an_evaluator_of_its_own_needs_a_node_that_has_it() -> None:
         assert "the cluster has a: 2 CPU; b: 4 CPU + 1 GPU" in why
 
 
-def test_an_evaluator_of_several_hosts_needs_room_for_all_of_them() -> None:
+def test_evaluator_of_several_hosts_needs_room_for_all_of_them() -> None:
     nodes = [Node("a", {"CPU": 2.0}, {}), Node("b", {"CPU": 4.0, "GPU": 1.0}, {})]
     two = EvaluatorConfig(hosts=2, resources={"CPU": 2.0})
     assert two.apart

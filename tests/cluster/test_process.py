@@ -1,4 +1,4 @@
-"""An island's process, without Ray around it: whatever its calls raise ends it, said once."""
+"""Tests of an island's process without Ray: any exception in a call ends it, reported once."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ count = 2
 
 @dataclass(frozen=True)
 class Stored:
-    """Stands where an object's would."""
+    """A stand-in for a reference to an object."""
 
     number: int = 0
 
@@ -84,15 +84,15 @@ CALLS: dict[str, tuple[Reason, tuple[object, ...]]] = {
     "leave": (Reason.WORDS, ()),
     "watch": (Reason.WORDS, (LIFE,)),
 }
-"""What the shard, the syncer and the fleet call, with the reason that a failure in it has."""
+"""The calls of the shard, the syncer and the fleet, with the reason of a failure in each."""
 
 
 class Ended(BaseException):
-    """The process would be over."""
+    """The end of the process."""
 
 
 class Fleet:
-    """Hears a process; has it begin no learner, since the test brings one."""
+    """A fleet that records what a process says. It starts no learner, since the test brings one."""
 
     def __init__(self) -> None:
         self.words: list[tuple[Failure | None, str]] = []
@@ -113,7 +113,7 @@ class Fleet:
 
 
 def raising(error: BaseException) -> Any:
-    """Stands where a learner would; all that is asked of it raises this."""
+    """Return a stand-in for a learner whose calls all raise this error."""
 
     def raises(*_: object) -> NoReturn:
         raise error
@@ -151,7 +151,7 @@ def island(
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_what_a_call_raises_ends_the_process_with_its_traceback(
+def test_exception_in_a_call_ends_the_process_with_its_traceback(
     island: Callable[[Any], IslandActor], fleet: Fleet, call: str
 ) -> None:
     reason, arguments = CALLS[call]
@@ -170,7 +170,7 @@ def test_what_a_call_raises_ends_the_process_with_its_traceback(
 
 
 @pytest.mark.parametrize("error", [StopIteration("x"), KeyboardInterrupt(), SystemExit(3)])
-def test_also_what_ray_would_not_bring_over_as_an_error_of_the_call(
+def test_exception_that_ray_cannot_transport_ends_the_process(
     island: Callable[[Any], IslandActor], fleet: Fleet, error: BaseException
 ) -> None:
     """A coroutine that gets a `StopIteration` raises something that is no `RayError`."""
@@ -179,7 +179,7 @@ def test_also_what_ray_would_not_bring_over_as_an_error_of_the_call(
     assert len(fleet.words) == 1
 
 
-def test_an_error_that_cannot_even_be_shown_ends_the_process(
+def test_exception_without_a_string_ends_the_process(
     island: Callable[[Any], IslandActor],
 ) -> None:
     class Unshowable(Exception):
@@ -190,10 +190,10 @@ def test_an_error_that_cannot_even_be_shown_ends_the_process(
         island(raising(Unshowable())).hand_in(LIFE, F0, UNKNOWN)
 
 
-def test_a_device_that_fails_under_many_calls_at_once_is_one_failure(
+def test_failure_under_concurrent_calls_is_reported_once(
     island: Callable[[Any], IslandActor], fleet: Fleet
 ) -> None:
-    """Or three of them would be three exceptions in a row, and the island set aside."""
+    """Three reports would count as three exceptions in a row, and set the island aside."""
     actor = island(raising(RuntimeError("INTERNAL")))
     fleet.hear.clear()
     waiting = [threading.Thread(target=actor.moments, args=(LIFE,), daemon=True) for _ in range(3)]
@@ -209,10 +209,10 @@ def test_a_device_that_fails_under_many_calls_at_once_is_one_failure(
     assert all(thread.is_alive() for thread in waiting), "they wait for the end"
 
 
-def test_a_donor_lives_on_where_the_object_store_has_no_room_for_its_moments(
+def test_donor_survives_an_object_store_without_room(
     island: Callable[[Any], IslandActor], fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many ask at once: they look for another donor."""
+    """All callers get `None`, however many ask at once, and look for another donor."""
     asked = threading.Event()
 
     def moments(life: Life) -> Donation:
@@ -231,10 +231,10 @@ def test_a_donor_lives_on_where_the_object_store_has_no_room_for_its_moments(
     assert not fleet.words
 
 
-def test_learners_that_join_hold_up_neither_hand_ins_nor_offers(
+def test_joining_learners_do_not_block_hand_ins_or_offers(
     island: Callable[[Any], IslandActor],
 ) -> None:
-    """However many ask at once: each kind of call has threads of its own, as Ray gives them."""
+    """Each kind of call has threads of its own in Ray, however many learners ask at once."""
     given, joiners = threading.Event(), 2 * sum(THREADS.values())
 
     def moments(life: Life) -> None:
@@ -261,7 +261,7 @@ def test_learners_that_join_hold_up_neither_hand_ins_nor_offers(
         pool.shutdown()
 
 
-def test_the_syncer_can_end_a_process_by_a_life_that_it_had(
+def test_break_down_ends_a_process_only_by_its_own_life(
     island: Callable[[Any], IslandActor], fleet: Fleet
 ) -> None:
     actor: Any = island(raising(RuntimeError()))
@@ -274,8 +274,8 @@ def test_the_syncer_can_end_a_process_by_a_life_that_it_had(
     assert words.strip().endswith("Malformed: 7 (int) instead of facts and a payload")
 
 
-def test_ray_finds_the_threads_of_each_call() -> None:
-    """It reads them from the innermost function, and has all calls wait in one line otherwise."""
+def test_ray_finds_the_thread_group_of_each_call() -> None:
+    """Ray reads the group from the innermost function. Otherwise all calls wait in one line."""
     for call in CALLS:
         innermost = inspect.unwrap(getattr(IslandActor, call))
         assert innermost.__ray_concurrency_group__ in THREADS  # type: ignore[attr-defined]
@@ -303,7 +303,7 @@ class Offered:
         ),
     ],
 )
-def test_a_payload_that_cannot_be_fetched_is_asked_of_the_shard(
+def test_unfetchable_payload_is_left_to_be_requested_from_the_shard(
     island: Callable[[Any], IslandActor],
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
@@ -320,7 +320,7 @@ def test_a_payload_that_cannot_be_fetched_is_asked_of_the_shard(
     assert failure == (None if told is None else Failure(Reason.STORE, told, ends=False))
 
 
-def test_a_version_that_there_was_no_room_for_is_offered_without_a_payload(
+def test_version_without_room_is_offered_without_a_payload(
     island: Callable[[Any], IslandActor],
 ) -> None:
     offered = Offered()
@@ -328,7 +328,7 @@ def test_a_version_that_there_was_no_room_for_is_offered_without_a_payload(
     assert offered.payloads == [None]
 
 
-# --- the way to others ----------------------------------------------------------------------------
+# --- calls to other processes ---------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -351,7 +351,7 @@ def remotely(cause: BaseException) -> RayTaskError:
     "error",
     [remotely(RuntimeError("out of memory")), RayActorError(), GetTimeoutError(), OutOfDiskError()],
 )
-def test_a_donor_that_raises_is_no_affair_of_whoever_joins(
+def test_exception_of_a_donor_makes_it_unreachable(
     link: RayLink, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def get(*_: object, **__: object) -> NoReturn:
@@ -374,7 +374,7 @@ def test_a_donor_that_raises_is_no_affair_of_whoever_joins(
         [MomentPieceRef(0, 0, cast("Any", 0.5), 12, cast("Any", STORED))],
     ],
 )
-def test_a_donor_that_sends_something_else_is_passed_over(
+def test_malformed_answer_of_a_donor_is_refused(
     link: RayLink, monkeypatch: pytest.MonkeyPatch, given: object
 ) -> None:
     monkeypatch.setattr("ray.get", lambda *_, **__: given)
@@ -384,7 +384,7 @@ def test_a_donor_that_sends_something_else_is_passed_over(
 
 
 @pytest.mark.parametrize("pulled", [7, np.array([None]), np.ones((2, 2), np.float32)])
-def test_a_donor_whose_pieces_are_something_else_is_passed_over(
+def test_malformed_pieces_of_a_donor_are_refused(
     link: RayLink, monkeypatch: pytest.MonkeyPatch, pulled: object
 ) -> None:
     given = [MomentPieceRef(0, 0, 0, 12, cast("Any", STORED))]
@@ -395,10 +395,8 @@ def test_a_donor_whose_pieces_are_something_else_is_passed_over(
         link.moments(LIFE)
 
 
-def test_moments_that_are_some_are_put_together(
-    link: RayLink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of two hosts, which both have the count and each its own half of the other leaf."""
+def test_moment_pieces_are_joined(link: RayLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The donor sends pieces for two hosts, and the first host joins its own."""
     arrays = [np.array([7], np.int32), np.full(3, 2, np.float32), np.full(2, 1, np.float32)]
     places = [(1, 0), (0, 3), (0, 0)]  # leaf, and where it begins
     given = [MomentPieceRef(0, *at, 12, cast("Any", Stored(n))) for n, at in enumerate(places)]
@@ -412,10 +410,10 @@ def test_moments_that_are_some_are_put_together(
     assert link.moments(LIFE) is None
 
 
-def test_a_donor_goes_on_as_long_as_it_puts_what_it_has_copied(
+def test_donor_shows_progress_while_it_puts_what_it_has_copied(
     island: Callable[[Any], IslandActor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else whoever joins would pass over a donor of large moments once all of them are copied."""
+    """Otherwise a joining learner would skip a donor of large moments once all are copied."""
     counts: list[int] = []
 
     def put(_: object) -> object:
@@ -434,7 +432,7 @@ def test_a_donor_goes_on_as_long_as_it_puts_what_it_has_copied(
 
 
 @pytest.mark.parametrize("error", [GetTimeoutError(), RayActorError()])
-def test_a_host_that_gives_no_moments_in_time_does_not_end_its_island(
+def test_host_without_moments_in_time_does_not_end_its_island(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def get(*_: object, **__: object) -> NoReturn:
@@ -448,7 +446,7 @@ def test_a_host_that_gives_no_moments_in_time_does_not_end_its_island(
 
 
 @pytest.mark.parametrize("why", [None, "moments of another model or optimizer"])
-def test_all_hosts_of_who_joins_have_moments_or_none_has(
+def test_all_hosts_of_a_joining_island_have_moments_or_none_has(
     link: RayLink, monkeypatch: pytest.MonkeyPatch, why: str | None
 ) -> None:
     given = [MomentPieceRef(host, 0, 0, 12, cast("Any", STORED)) for host in (0, 1)]
@@ -471,7 +469,7 @@ def test_all_hosts_of_who_joins_have_moments_or_none_has(
     assert shared == [(given, 1)]
 
 
-def test_a_full_store_is_waited_for_by_who_fetches_the_model(
+def test_fetching_the_model_waits_for_a_full_object_store(
     link: RayLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = iter([remotely(OutOfDiskError("full")), ObjectStoreFullError("full")])
@@ -493,7 +491,7 @@ def test_a_full_store_is_waited_for_by_who_fetches_the_model(
     assert next(full, None) is None
 
 
-def test_what_the_syncer_refuses_is_no_matter_of_trying_again(
+def test_refusal_of_the_syncer_is_not_retried(
     link: RayLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def get(*_: object, **__: object) -> NoReturn:
@@ -504,7 +502,7 @@ def test_what_the_syncer_refuses_is_no_matter_of_trying_again(
         link.lease(LeaseWanted(LIFE))
 
 
-def test_last_words_reach_the_fleet_also_if_the_syncer_does_not_hear(
+def test_last_words_reach_the_fleet_even_if_the_syncer_is_away(
     link: RayLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[object] = [RayActorError(), None]

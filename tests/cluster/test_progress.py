@@ -1,4 +1,4 @@
-"""What a person sees: the live table, the lines, the summary."""
+"""Tests of what a user sees: the live table, the lines and the summary."""
 
 import copy
 import io
@@ -41,7 +41,7 @@ SUMMARY: dict[str, Any] = {
 
 
 def a_status(islands: int = 4, fragments: int = 8) -> Any:
-    """A run half-way, to be bent as a test wants it (hence no type)."""
+    """Return the status of a run half-way, for tests to change (hence no type)."""
     names = [f"local-{index}" for index in range(islands)]
     status: RunStatus = {
         "run": "demo-1",
@@ -102,7 +102,7 @@ def row(shown: str, start: str) -> str:
 # --- the live table -------------------------------------------------------------------------------
 
 
-def test_the_header_and_the_figures() -> None:
+def test_table_shows_header_and_figures() -> None:
     shown = text(render(a_status()))
     assert row(shown, "demo-1").startswith("demo-1 running t 150/300")
     assert row(shown, "demo-1").endswith("2:07 left 2:05")
@@ -112,7 +112,7 @@ def test_the_header_and_the_figures() -> None:
     )
 
 
-def test_a_loss_that_is_not_finite_is_a_word() -> None:
+def test_loss_that_is_not_finite_is_a_word() -> None:
     status = a_status()
     status["heldout"].append((150, math.nan))
     assert row(text(render(status)), "held-out") == "held-out not finite of a sample"
@@ -122,7 +122,7 @@ def test_a_loss_that_is_not_finite_is_a_word() -> None:
     )
 
 
-def test_an_island_a_row() -> None:
+def test_table_has_a_row_for_each_island() -> None:
     status = a_status()
     status["islands"][2] |= {"state": "lost", "why": "killed (fault plan)"}
     status["islands"][3] |= {"life": 2, "incarnation": 5}
@@ -132,7 +132,7 @@ def test_an_island_a_row() -> None:
     assert row(shown, "local-3") == "local-3 live 2 153 2.40k 2.500"
 
 
-def test_a_dead_island_is_red_and_a_live_one_is_not() -> None:
+def test_dead_island_is_red_and_live_one_green() -> None:
     status = a_status()
     status["islands"][2]["state"] = "lost"
     console = Console(width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="standard")
@@ -146,7 +146,7 @@ def test_a_dead_island_is_red_and_a_live_one_is_not() -> None:
     assert colours("local-1") == {"green"}
 
 
-def test_a_fragment_a_row_with_its_last_merge_and_its_open_round() -> None:
+def test_table_has_a_row_for_each_fragment_with_merge_and_round() -> None:
     status = a_status()
     status["fragments"][0] |= {"version": 0, "participants": []}
     status["fragments"][3]["round"] = {"arrived": 2, "asked": 4, "why": "grace until 3.1"}
@@ -157,7 +157,7 @@ def test_a_fragment_a_row_with_its_last_merge_and_its_open_round() -> None:
 
 
 @pytest.mark.parametrize(("islands", "fragments", "rows"), [(4, 8, 19), (16, 8, 31), (16, 24, 31)])
-def test_it_fits_the_screen(islands: int, fragments: int, rows: int) -> None:
+def test_table_fits_the_screen(islands: int, fragments: int, rows: int) -> None:
     status = a_status(islands, fragments)
     for island in status["islands"]:
         island["why"] = "a long story " * 20
@@ -173,7 +173,7 @@ def test_many_fragments_are_all_shown() -> None:
     assert all(f"p{index} v6" in shown for index in range(24))
 
 
-def test_before_anything_is_known() -> None:
+def test_table_before_anything_is_known() -> None:
     status = a_status()
     status |= {"t": 0, "left_s": None, "heldout": [], "merges": 0, "participants": 0.0}
     status["islands"][0] |= {"state": "starting", "life": 0, "incarnation": 0, "loss": None}
@@ -193,7 +193,7 @@ def test_brackets_in_a_reason_are_text() -> None:
 # --- lines ----------------------------------------------------------------------------------------
 
 
-def test_a_plain_line_is_ascii() -> None:
+def test_plain_line_is_ascii() -> None:
     status = a_status()
     status["islands"][2]["state"] = "lost"
     assert line(status) == (
@@ -209,11 +209,11 @@ def then(before: Any, **of_island_2: object) -> Any:
     return after
 
 
-def test_nothing_new_is_not_announced() -> None:
+def test_status_without_news_announces_nothing() -> None:
     assert announce(a_status(), then(a_status(), steps=151, loss=2.4, why="steps")) == []
 
 
-def test_a_death_and_a_return() -> None:
+def test_death_and_return_are_announced() -> None:
     alive = a_status()
     lost = then(alive, state="lost", why="killed (fault plan)")
     joining = then(lost, state="joining", life=2, incarnation=5, why="compiles")
@@ -234,12 +234,12 @@ def test_a_death_and_a_return() -> None:
         ("lost", "", "lost"),
     ],
 )
-def test_a_change_of_state(state: str, why: str, said: str) -> None:
+def test_change_of_state_is_announced(state: str, why: str, said: str) -> None:
     alive = a_status()
     assert announce(alive, then(alive, state=state, why=why)) == [f"2:07  island local-2 is {said}"]
 
 
-def test_what_happens_to_several_is_said_once() -> None:
+def test_change_of_several_islands_is_announced_once() -> None:
     before = a_status(5)
     for island in before["islands"]:
         island["state"] = "joining"
@@ -249,13 +249,13 @@ def test_what_happens_to_several_is_said_once() -> None:
     assert announce(before, all_of_them) == ["2:07  5 islands are live"]
 
 
-def test_an_island_that_is_no_longer_listed() -> None:
+def test_island_that_is_gone_is_announced() -> None:
     fewer = a_status()
     del fewer["islands"][3]
     assert announce(a_status(), fewer) == ["2:07  island local-3 is gone from the run"]
 
 
-def test_the_phases_of_a_run() -> None:
+def test_phases_of_a_run_are_announced() -> None:
     starting, stopping, finished = a_status(), a_status(), a_status()
     for island in starting["islands"]:
         island["state"] = "starting"
@@ -268,7 +268,7 @@ def test_the_phases_of_a_run() -> None:
     assert announce(stopping, finished) == [stopped], "nobody takes it for finished"
 
 
-def test_what_somebody_must_see_to_is_told_once_and_when_it_is_over() -> None:
+def test_alert_is_announced_once_and_again_when_it_is_over() -> None:
     well, full = a_status(), a_status()
     full["alerts"] = ["there is no room"]
     assert announce(well, full) == ["2:07  ALERT: there is no room"]
@@ -281,7 +281,7 @@ def test_what_somebody_must_see_to_is_told_once_and_when_it_is_over() -> None:
 # --- on a console ---------------------------------------------------------------------------------
 
 
-def test_without_a_terminal_a_line_now_and_then() -> None:
+def test_display_without_a_terminal_prints_lines_at_intervals() -> None:
     out = io.StringIO()
     with Display(Console(file=out, width=40)) as display:
         for elapsed_s in (0.0, 1.0, 4.9, 5.0, 6.0):
@@ -294,7 +294,7 @@ def test_without_a_terminal_a_line_now_and_then() -> None:
     ]
 
 
-def test_on_a_terminal_news_stand_above_the_table() -> None:
+def test_display_on_a_terminal_prints_news_above_the_table() -> None:
     out = io.StringIO()
     alive = a_status()
     with Display(Console(file=out, width=WIDTH, height=40, force_terminal=True)) as display:
@@ -307,7 +307,7 @@ def test_on_a_terminal_news_stand_above_the_table() -> None:
 # --- the end --------------------------------------------------------------------------------------
 
 
-def test_the_summary_says_it_all() -> None:
+def test_summary_shows_all_figures() -> None:
     shown = text(summary_table(SUMMARY))
     assert row(shown, "learning") == "learning held-out loss 2.3118 nats per token, global model"
     assert row(shown, "merged") == "merged 1,139,200 92.7 % ██████ in the model"
@@ -320,7 +320,7 @@ def test_the_summary_says_it_all() -> None:
     assert "…" not in shown
 
 
-def test_every_return_has_a_row_and_none_without_a_fault() -> None:
+def test_summary_has_a_row_for_each_recovery() -> None:
     assert text(summary_table(SUMMARY | {"recovery_s": [1.0, 2.0]})).count("back after") == 2
     assert "back after" not in text(summary_table(SUMMARY | {"recovery_s": [], "faults": 0}))
     assert row(
@@ -328,14 +328,14 @@ def test_every_return_has_a_row_and_none_without_a_fault() -> None:
     ).startswith("back after - ")
 
 
-def test_what_was_not_measured_has_a_dash() -> None:
+def test_missing_figures_are_dashes() -> None:
     shown = text(summary_table(dict.fromkeys(SUMMARY)))
     assert row(shown, "goodput").startswith("goodput - ")
     assert row(shown, "merged") == "merged - - in the model"
     assert "None" not in shown
 
 
-def test_a_run_that_trained_nothing() -> None:
+def test_summary_of_a_run_that_trained_nothing() -> None:
     nothing = SUMMARY | {key: 0 for key in SUMMARY if key.startswith("tokens_")} | {"wall_s": 0.0}
     assert row(text(summary_table(nothing)), "merged") == "merged 0 - in the model"
 
@@ -382,7 +382,7 @@ def test_sparkline(history: list[float], said: str) -> None:
     assert sparkline(history) == said
 
 
-def test_judging_is_announced_with_its_cost_and_shown_while_the_last_model_is_judged() -> None:
+def test_cost_of_judging_is_announced_and_progress_shown() -> None:
     before, after = a_status(), a_status()
     after["evaluation"] = {"look_s": 3.0, "last_s": 120.0, "done": 0, "wanted": 0}
     (said,) = announce(before, after)
@@ -394,9 +394,9 @@ def test_judging_is_announced_with_its_cost_and_shown_while_the_last_model_is_ju
         assert "judging the last model: 17 of 68 batches, left 1:30" in shown
 
 
-def test_damage_that_was_found_when_the_run_came_back_is_said_once_and_shown() -> None:
+def test_damage_found_at_resume_is_announced_once_and_shown() -> None:
     before, after = a_status(), a_status()
-    before["figures"] = {"not_durable": ""}  # of an earlier version
+    before["figures"] = {"not_durable": ""}  # a status of an earlier version
     after["figures"] = {"not_durable": "", "damage": "tape-0.arrow is not there"}
     said = "damaged when the run came back: tape-0.arrow is not there"
     assert announce(before, after) == [f"2:07  {said}"]

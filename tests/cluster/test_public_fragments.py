@@ -1,4 +1,4 @@
-"""What a shard answers to those that join or missed something: soon, and with few copies."""
+"""Tests of a shard's answers to hosts that join or missed something: quick, with few copies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WAIT_S = 60.0
 
 
 class Store:
-    """Stands where the object store would: what is put is its own reference."""
+    """A stand-in for the object store; an object that is put is its own reference."""
 
     def __init__(self) -> None:
         self.put_bytes = 0
@@ -63,7 +63,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 class Shown:
-    """A shard with one fragment of so many elements, and what it answers."""
+    """A shard with one fragment of `size` elements, and its public fragments."""
 
     def __init__(self, size: int) -> None:
         self.layout = cut([Leaf("w", (size,))], 1)
@@ -79,7 +79,7 @@ class Shown:
         self.public = PublicFragments(self.shard, lambda: {P: size})
 
     def publish(self, delta: Flat, moments: Flat) -> Version:
-        """A version with these differences."""
+        """Publish a version with these differences and moments, and return it."""
         before = self.shard.version(P)
         version = Version(before.generation, before.number + 1)
         item = handed(self.shard, LIVES[0], WithMoments(delta, encode(Wire.INT8, moments)), 1)
@@ -115,10 +115,10 @@ def opened(boxed: Boxed) -> Sent:
     return WithMoments(difference, moments)
 
 
-def test_hosts_of_several_islands_that_join_have_a_fragment_copied_once_and_never_whole(
+def test_joining_hosts_share_one_copy_of_a_fragment(
     store: Store,
 ) -> None:
-    """Four islands of sixteen hosts: 64 ranges are asked for, and one fragment's bytes are put."""
+    """Four islands of 16 hosts ask for 64 ranges, and the bytes of one fragment are put."""
     size = 2**21
     shown = Shown(size)
     ranges = Split(HOSTS, HOSTS).ranges(size)
@@ -141,7 +141,7 @@ def test_hosts_of_several_islands_that_join_have_a_fragment_copied_once_and_neve
     play(story)
 
 
-def test_a_range_is_copied_without_the_rest_of_its_fragment(
+def test_range_is_copied_without_the_rest_of_its_fragment(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.put", lambda array: array.nbytes)
@@ -149,7 +149,7 @@ def test_a_range_is_copied_without_the_rest_of_its_fragment(
     shown = Shown(size)
 
     async def story() -> None:
-        await shown.public.shared([P], RATE, {P: (0, 32)})  # what is imported, and the thread
+        await shown.public.shared([P], RATE, {P: (0, 32)})  # imports modules and starts the thread
         tracemalloc.start()
         await shown.public.shared([P], RATE, {P: (0, size // HOSTS)})
         peak_bytes = tracemalloc.get_traced_memory()[1]
@@ -160,7 +160,7 @@ def test_a_range_is_copied_without_the_rest_of_its_fragment(
 
 
 @pytest.mark.parametrize("inline_bytes", [0, 10**6])
-def test_a_host_that_missed_a_version_gets_its_range_with_the_moments_that_came_with_it(
+def test_host_that_missed_a_version_gets_its_range_with_moments(
     store: Store, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
 ) -> None:
     monkeypatch.setattr(public_fragments, "INLINE_BYTES", inline_bytes)
@@ -199,10 +199,13 @@ def test_a_host_that_missed_a_version_gets_its_range_with_the_moments_that_came_
     play(story)
 
 
-def test_a_shard_answers_soon_though_there_is_much_to_put_and_then_gives_what_is_put(
+def test_shard_answers_soon_while_much_is_put(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if a newer version is published in the meantime: else who asks would never get one."""
+    """A newer version does not displace the one being put.
+
+    Otherwise callers might never get any.
+    """
     monkeypatch.setattr(public_fragments, "SOON_S", 0.05)
     shown = Shown(960)
 
@@ -226,7 +229,7 @@ def test_a_shard_answers_soon_though_there_is_much_to_put_and_then_gives_what_is
 
 
 @pytest.mark.parametrize("joins", [True, False])
-def test_what_was_copied_before_a_version_is_not_given_to_whoever_needs_that_version(
+def test_copy_of_an_older_version_is_not_given_to_callers_that_need_newer(
     store: Store, monkeypatch: pytest.MonkeyPatch, joins: bool
 ) -> None:
     monkeypatch.setattr(public_fragments, "SOON_S", 0.05)
@@ -252,14 +255,14 @@ def test_what_was_copied_before_a_version_is_not_given_to_whoever_needs_that_ver
 
 
 async def until(ask: Callable[[], Coroutine[Any, Any, list[Any]]]) -> list[Any]:
-    """Ask until nothing is still to be put, as learners do."""
+    """Ask until no answer is `None`, as learners do."""
     while None in (found := await ask()):
         pass
     return found
 
 
-def test_a_probe_that_found_no_room_is_nobody_elses_affair(store: Store) -> None:
-    """It was given to all that asked for a minute."""
+def test_failed_probe_is_not_given_to_later_callers(store: Store) -> None:
+    """Such a probe was once given to all callers for a minute."""
     shares = FragmentPublisher(
         lambda p, own: (Version(0, 0), np.ones(1, np.float32)), lambda: {P: 10**9}
     )
@@ -275,7 +278,7 @@ def test_a_probe_that_found_no_room_is_nobody_elses_affair(store: Store) -> None
     play(story)
 
 
-def test_what_is_published_waits_for_no_learner_that_joins(store: Store) -> None:
+def test_publication_does_not_wait_for_joining_learners(store: Store) -> None:
     shown = Shown(960)
 
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""What a shard has for hosts that want a range of a fragment, first moments beside it."""
+"""Tests of a shard's differences and first moments for hosts that want a range of a fragment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEAN = encode(Wire.INT8, -VALUES)
 
 
 def own(sent: Sent | None) -> tuple[Flat, Flat | None]:
-    """The difference, and the moments beside it."""
+    """Return the difference, and the moments beside it, if any."""
     assert sent is not None
     difference, moments = split(sent)
     size = OWN[1] - OWN[0]
@@ -27,14 +27,14 @@ def own(sent: Sent | None) -> tuple[Flat, Flat | None]:
 
 
 def ranges(links: list[Sent] | None) -> Ranges:
-    """Of a shard with these links, which has a mean of the first moments of fragment 0."""
+    """Return the ranges of a shard with these links and a mean of first moments for fragment 0."""
     return Ranges(
         lambda p, older, newer: links,
         lambda fragments: [MEAN if p == P else None for p in fragments],
     )
 
 
-def test_the_mean_comes_with_the_version_that_it_was_published_with_and_no_other() -> None:
+def test_mean_comes_only_with_the_version_it_was_published_with() -> None:
     shard = ranges([VALUES, 2 * VALUES])
     shard.published(Publication(P, V3, V2, ()), WithMoments(VALUES, MEAN))
     first, last = list(shard.links(P, V1, V3, OWN, SIZE))
@@ -50,25 +50,25 @@ def test_the_mean_comes_with_the_version_that_it_was_published_with_and_no_other
     assert all(isinstance(each, np.ndarray) for each in shard.links(P, V1, V3, OWN, SIZE))
 
 
-def test_without_a_range_differences_come_as_they_were_published() -> None:
+def test_differences_without_a_range_are_unchanged() -> None:
     assert ranges([VALUES]).links(P, V1, V2, None, SIZE)[0] is VALUES
     assert ranges([VALUES]).moments(P, None, SIZE)[0] is MEAN
 
 
 @pytest.mark.parametrize("own", [None, OWN])
-def test_of_what_is_not_kept_there_are_no_links(own: Range | None) -> None:
+def test_missing_links_give_an_empty_list(own: Range | None) -> None:
     assert ranges(None).links(P, V1, V2, own, SIZE) == []
 
 
-def test_who_joins_gets_the_means_that_there_are() -> None:
+def test_joining_host_gets_the_existing_means() -> None:
     (mean,) = ranges(None).moments(P, OWN, SIZE)
     assert np.allclose(own(mean)[0], -VALUES[slice(*OWN)], atol=1)
     assert ranges(None).moments(Q, (0, 32), SIZE) == []
 
 
 @pytest.mark.parametrize("wire", [*Wire])
-def test_a_host_without_a_block_of_a_small_fragment_gets_an_empty_difference(wire: Wire) -> None:
-    """Forty elements on four devices: 32, 8, none and none."""
+def test_host_without_a_block_of_a_fragment_gets_an_empty_difference(wire: Wire) -> None:
+    """Four devices own 32, 8, 0 and 0 of 40 elements."""
     size = 40
     for part in Split(4, 4).ranges(size):
         cut = cut_out(encode(wire, VALUES[:size]), size, part.start, part.stop)

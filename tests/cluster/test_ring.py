@@ -1,4 +1,7 @@
-"""Who is in a ring, from which step it turns, and when all pause: the rules, event by event."""
+"""Tests of the rules of a ring, event by event.
+
+The rules decide which islands are in a ring, from which step it goes on, and when all pause.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ A, B, C = life("a"), life("b"), life("c")
 
 
 class Told:
-    """A run of three islands, told what happens."""
+    """A run of three islands, with the rules applied to each event."""
 
     def __init__(self, *, elastic: bool, steps: int = 100) -> None:
         self.rules, self.ring = Rules(elastic, 3, steps), Ring()
@@ -78,7 +81,7 @@ def held(step: int) -> TrainingPosition:
 
 
 @pytest.mark.parametrize("elastic", [False, True])
-def test_a_run_begins_when_all_are_there(elastic: bool) -> None:
+def test_run_begins_when_all_islands_are_ready(elastic: bool) -> None:
     told = Told(elastic=elastic)
     assert told(RingMemberReady(B), RingMemberReady(A)) == []
     (form,) = told(RingMemberReady(C))
@@ -86,7 +89,7 @@ def test_a_run_begins_when_all_are_there(elastic: bool) -> None:
     assert (form.ring, form.members, form.held, form.donor) == (1, (A, B, C), START, None)
 
 
-def test_without_elasticity_a_death_takes_all_back_to_the_snapshot() -> None:
+def test_death_without_elasticity_takes_all_back_to_the_snapshot() -> None:
     told = Told(elastic=False)
     told.begun()
     told(StepsFinished(1, held(10)), SnapshotStored(held(10)), StepsFinished(1, held(17)))
@@ -102,7 +105,7 @@ def test_without_elasticity_a_death_takes_all_back_to_the_snapshot() -> None:
     assert told.ring.trained == 176
 
 
-def test_with_elasticity_the_others_go_on_and_pause_for_whoever_returns() -> None:
+def test_elastic_ring_goes_on_after_a_death_and_pauses_for_a_rejoin() -> None:
     told = Told(elastic=True)
     told.begun()
     told(StepsFinished(1, held(17)), RingMemberLost(B, "killed"))
@@ -120,7 +123,7 @@ def test_with_elasticity_the_others_go_on_and_pause_for_whoever_returns() -> Non
     assert (form.members, form.held, form.donor) == ((A, again, C), held(20), A)
 
 
-def test_who_has_come_a_step_further_before_the_ring_broke_is_the_donor() -> None:
+def test_member_that_is_one_step_ahead_becomes_the_donor() -> None:
     told = Told(elastic=True)
     told.begun()
     told(StepsFinished(1, held(17)), RingMemberLost(A, "killed"), RingMemberReady(B, held(17), 3))
@@ -129,7 +132,7 @@ def test_who_has_come_a_step_further_before_the_ring_broke_is_the_donor() -> Non
     assert (form.held, form.donor) == (held(18), C)
 
 
-def test_when_all_have_died_the_snapshot_is_what_there_is() -> None:
+def test_death_of_all_members_goes_back_to_the_snapshot() -> None:
     told = Told(elastic=True)
     told.begun()
     told(StepsFinished(1, held(17)), SnapshotStored(held(10)))
@@ -140,7 +143,7 @@ def test_when_all_have_died_the_snapshot_is_what_there_is() -> None:
     assert told.ring.lost == 70
 
 
-def test_who_is_drained_leaves_after_its_step_and_the_others_go_on() -> None:
+def test_drained_member_leaves_after_its_step_and_the_others_go_on() -> None:
     told = Told(elastic=True)
     told.begun()
     assert told(RingDrain(Island("b"), "asked")) == [Pause(1, "b leaves")]
@@ -151,7 +154,7 @@ def test_who_is_drained_leaves_after_its_step_and_the_others_go_on() -> None:
     assert form.members == (A, C)
 
 
-def test_at_the_last_step_whoever_has_it_gives_the_result() -> None:
+def test_member_with_the_last_step_gives_the_result() -> None:
     told = Told(elastic=False, steps=20)
     told.begun()
     told(StepsFinished(1, held(20)), RingMemberReady(A, held(20)), RingMemberReady(B, held(20)))
@@ -165,7 +168,7 @@ def test_at_the_last_step_whoever_has_it_gives_the_result() -> None:
     assert told.ring.stage is RingStage.OVER
 
 
-def test_a_final_state_that_nobody_can_give_is_trained_again() -> None:
+def test_final_state_that_no_member_can_give_is_trained_again() -> None:
     told = Told(elastic=False, steps=20)
     told.begun()
     told(
@@ -181,7 +184,7 @@ def test_a_final_state_that_nobody_can_give_is_trained_again() -> None:
     assert told(RingMemberReady(C, held(20))) == [RingFinish(A)]
 
 
-def test_a_stopped_run_whose_final_state_is_lost_ends_with_the_snapshot() -> None:
+def test_stopped_run_without_its_final_state_ends_with_the_snapshot() -> None:
     told = Told(elastic=True)
     told.begun()
     told(StepsFinished(1, held(12)), SnapshotStored(held(10)), RingStop("asked"))
@@ -192,7 +195,7 @@ def test_a_stopped_run_whose_final_state_is_lost_ends_with_the_snapshot() -> Non
 
 
 @pytest.mark.parametrize("stage", [RingStage.ENDING, RingStage.OVER])
-def test_a_conductor_that_is_back_at_the_end_decides_again_whether_the_run_is_over(
+def test_conductor_restarted_at_the_end_decides_again_if_the_run_is_over(
     stage: RingStage,
 ) -> None:
     told = Told(elastic=True, steps=20)
@@ -207,7 +210,7 @@ def test_a_conductor_that_is_back_at_the_end_decides_again_whether_the_run_is_ov
     assert form.held == held(10)
 
 
-def test_a_stop_ends_the_ring_and_then_the_run() -> None:
+def test_stop_ends_the_ring_and_then_the_run() -> None:
     told = Told(elastic=False)
     told.begun()
     assert told(RingStop("asked")) == [Pause(1, "asked")]
@@ -215,7 +218,7 @@ def test_a_stop_ends_the_ring_and_then_the_run() -> None:
     assert told(RingMemberReady(C, held(6))) == [RingFinish(A)]
 
 
-def test_a_conductor_that_is_back_has_all_come_anew() -> None:
+def test_restarted_conductor_waits_for_all_islands_to_join_again() -> None:
     told = Told(elastic=False)
     told.begun()
     told(StepsFinished(1, held(9)), SnapshotStored(held(5)), RingResume(1))
@@ -230,7 +233,7 @@ def test_a_conductor_that_is_back_has_all_come_anew() -> None:
     assert (form.ring, form.held, told.ring.lost) == (2, held(5), 40)
 
 
-def test_a_snapshot_may_be_newer_than_what_a_conductor_remembers() -> None:
+def test_snapshot_may_be_newer_than_the_conductors_memory() -> None:
     told = Told(elastic=True)
     told.begun()
     told(StepsFinished(1, held(9)))
@@ -240,9 +243,11 @@ def test_a_snapshot_may_be_newer_than_what_a_conductor_remembers() -> None:
 
 
 @pytest.mark.parametrize("elastic", [False, True])
-def test_whatever_happens_the_run_comes_to_its_end_and_its_tokens_add_up(elastic: bool) -> None:
-    """Members die, return, are stopped short in a step; a ring has one state, and no island turns
-    in two of them."""
+def test_run_ends_and_its_tokens_add_up_under_random_deaths(elastic: bool) -> None:
+    """Members die, return, or lose a step that breaks off.
+
+    A ring has one state, and no island is in two rings.
+    """
     for number in range(200):
         print(f"seed {SEED}/{number}")
         rng = random.Random(f"{SEED}/{number}")
@@ -301,8 +306,8 @@ def test_whatever_happens_the_run_comes_to_its_end_and_its_tokens_add_up(elastic
         assert kept <= 30
 
 
-def test_what_a_conductor_remembers_is_what_it_knew(tmp_path: Path) -> None:
-    """With the figures that are not known yet, which are not numbers."""
+def test_conductors_memory_survives_a_round_trip(tmp_path: Path) -> None:
+    """Figures that are not known yet are not numbers; they survive, too."""
     told = Told(elastic=True)
     told.begun()
     told(StepsFinished(1, held(9)), RingDrain(Island("b"), "asked"), SnapshotStored(held(5)))
@@ -315,7 +320,7 @@ def test_what_a_conductor_remembers_is_what_it_knew(tmp_path: Path) -> None:
     Measures("r", {}, [4], Wire.F32, now_s=0.0).remember(found.measures)
 
 
-def test_a_snapshot_is_read_back_as_it_was_and_old_ones_go(tmp_path: Path) -> None:
+def test_snapshot_is_read_back_and_old_ones_are_deleted(tmp_path: Path) -> None:
     depot = Folder(tmp_path)
     assert load_state(depot) is None
     rng = np.random.default_rng(SEED)
@@ -335,19 +340,19 @@ def test_a_snapshot_is_read_back_as_it_was_and_old_ones_go(tmp_path: Path) -> No
     assert len(depot.names("ring")) == 2
 
 
-def test_gradients_travel_in_buckets_from_the_last_leaf_to_the_first() -> None:
+def test_gradients_travel_in_buckets_from_last_leaf_to_first() -> None:
     assert buckets_of([10, 3, 4, 20, 1], limit=8) == [[4], [3], [2, 1], [0]]
     assert sorted(i for each in buckets_of([5] * 40, limit=17) for i in each) == [*range(40)]
 
 
-def test_a_ring_sends_twice_what_is_left_of_the_gradients_without_ones_own_share() -> None:
+def test_ring_sends_twice_the_gradients_without_its_own_share() -> None:
     gradients, words = 4 * 1000, 4 * WORDS
     assert wire_bytes([1000], 1, Wire.F32) == 0
     assert wire_bytes([1000], 4, Wire.F32) == 2 * 3 * (gradients + words) // 4
     assert wire_bytes([999], 4, Wire.BF16) == 2 * 3 * (gradients // 2 + words) // 4
 
 
-def test_a_snapshot_without_a_memory_is_a_restart() -> None:
+def test_snapshot_without_a_memory_is_a_restart() -> None:
     assert come_back(None, RingState(START, [], None)) == (Ring(), None), "the run begins"
     ring, resume = come_back(None, RingState(held(25), [], None))
     assert (ring.kept, resume) == (held(25), RingResume(1))

@@ -1,8 +1,8 @@
-"""Whatever single thing happens to the files of a data-parallel run: it costs no more than the
-state that was touched, or the resume is refused in words.
+"""Tests of damage to single files of a data-parallel run, followed by a resume.
 
-What may be refused is told from the harm alone, and the leaves are compared with what the run had
-in memory when it stored them.
+The damage costs no more than the state that it touched, or the resume is refused with a message.
+Whether a refusal is allowed follows from the damage alone, and the leaves are compared with what
+the run had in memory when it stored them.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ NEEDED = ("config.toml", "layout.json")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No machine crashes here, so nothing waits for a flush."""
+    """Skip fsync, because no machine crashes here."""
     monkeypatch.setattr("os.fsync", id)
 
 
 def drawn(step: int) -> RingState:
-    """A state of that step, other than that of any other."""
+    """Return a state that is different at every step."""
     rng = np.random.default_rng(step)
     params = [rng.normal(size=leaf.shape).astype(np.float32) for leaf in LAYOUT.leaves]
     moments = [np.asarray(step, np.int32), *(2 * leaf for leaf in params)]
@@ -86,7 +86,7 @@ def same(a: RingState, b: RingState) -> None:
 
 
 class Turning:
-    """A run of three islands that was killed at step 60, ten after its newest snapshot."""
+    """A run of three islands that was killed at step 60, ten steps after its newest snapshot."""
 
     def __init__(self, run_dir: Path, mode: str) -> None:
         self.mode, depot = mode, Folder(run_dir)
@@ -114,7 +114,7 @@ class Turning:
         journal.close()
 
     def check(self, run_dir: Path, harm: Harm) -> str:
-        """Resume, and judge what comes of it. Returns which of the outcomes it was."""
+        """Resume, and check the result. Returns the name of the outcome."""
         states = [f"ring/state-{step:08d}.safetensors" for step in (25, 50)]
         intact = [name for name in states if name not in harm.files]
         found = self.resumed(run_dir)
@@ -149,7 +149,7 @@ class Turning:
             return error
 
     def goes_on(self, memory: RingMemory, kept: TrainingPosition) -> None:
-        """All join again, and the ring forms from the state that is kept."""
+        """Let all islands join again, and check that the ring forms from the kept state."""
         told = Told(elastic=self.mode.startswith("elastic"))
         told.ring = memory.ring
         effects = told(
@@ -164,9 +164,7 @@ class Turning:
 
 
 @pytest.mark.parametrize("mode", ["data-parallel", "elastic-data-parallel"])
-def test_no_single_harm_costs_more_than_the_state_that_was_touched(
-    tmp_path: Path, mode: str
-) -> None:
+def test_single_damage_costs_at_most_the_touched_state(tmp_path: Path, mode: str) -> None:
     seed = time.time_ns()
     print(f"seed {seed}")
     chance, run = random.Random(seed), Turning(tmp_path / "run", mode)
@@ -186,7 +184,7 @@ def test_no_single_harm_costs_more_than_the_state_that_was_touched(
     assert came["it costs nothing"] > came["refused"]
 
 
-def test_a_run_whose_end_is_gone_is_not_over(tmp_path: Path) -> None:
+def test_run_whose_final_state_is_gone_is_not_over(tmp_path: Path) -> None:
     depot, told = Folder(tmp_path), Told(elastic=True, steps=50)
     form = told.begun()
     told(StepsFinished(form.ring, held(50)))
@@ -216,7 +214,7 @@ def test_a_run_whose_end_is_gone_is_not_over(tmp_path: Path) -> None:
     assert form.held == held(25)
 
 
-def test_states_of_before_there_was_a_checksum_are_read(tmp_path: Path) -> None:
+def test_states_without_a_checksum_are_read(tmp_path: Path) -> None:
     depot, state = Folder(tmp_path), drawn(25)
     arrays = {f"p{i:05d}": leaf for i, leaf in enumerate(state.params)}
     arrays |= {f"m{i:05d}": leaf for i, leaf in enumerate(state.moments or ())}
@@ -232,7 +230,7 @@ def test_states_of_before_there_was_a_checksum_are_read(tmp_path: Path) -> None:
     same(found, state)
 
 
-def test_a_ring_with_a_memory_and_no_state_is_refused(tmp_path: Path) -> None:
+def test_ring_with_a_memory_but_no_state_is_refused(tmp_path: Path) -> None:
     Turning(tmp_path, "data-parallel")
     for step in (25, 50):
         Folder(tmp_path).remove(name_of(held(step)))

@@ -1,4 +1,4 @@
-"""One island in a ring of its own: what fault plans do to it, and what a step of a ring sends."""
+"""Tests of one island in a ring of its own: fault plans, and what a step of a ring sends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.given import LEAST, sums
 ALONE = Island("eu-0")
 STEPS = 6
 DRAG = 500.0
-"""Far above what a busy machine takes from a step: a step takes half a millisecond."""
+"""A slow-down far above what a busy machine causes; a step takes half a millisecond."""
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def link_of(member: RingMember) -> Alone:
 
 
 @pytest.mark.slow
-def test_it_trains_to_the_end_and_gives_snapshots(member: RingMember) -> None:
+def test_trains_to_the_end_and_gives_snapshots(member: RingMember) -> None:
     member.run()
     link = link_of(member)
     assert link.turns[-1].step == STEPS
@@ -99,8 +99,8 @@ def test_it_trains_to_the_end_and_gives_snapshots(member: RingMember) -> None:
 
 
 @pytest.mark.slow
-def test_gradients_that_are_not_finite_are_given_to_nobody(member: RingMember) -> None:
-    """The process ends of it, and what is kept stays good."""
+def test_gradients_that_are_not_finite_are_not_shared(member: RingMember) -> None:
+    """The process ends, and what is kept stays good."""
     member.spoil = math.nan
     with pytest.raises(NotFinite, match=r"gradients of step 1 are not all finite \(its loss is 5"):
         member.run()
@@ -109,7 +109,7 @@ def test_gradients_that_are_not_finite_are_given_to_nobody(member: RingMember) -
 
 
 @pytest.mark.slow
-def test_one_that_is_slowed_idles(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slowed_member_idles(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting, "leave", lambda mine: None)
     idle_s = dict[float, float]()
     for drag in (1.0, DRAG):
@@ -146,8 +146,11 @@ print(len(buckets), emitted.as_text(), emitted.compile().as_text(), sep="\\n====
     [("f32", 1, ["all_reduce"]), ("bf16", 0, ["all_to_all", "all_gather"])],
 )
 def test_each_bucket_is_a_collective_of_its_own(wire: str, words: int, kinds: list[str]) -> None:
-    """`words`: beside the gradients, summed as f32. XLA makes one of all sums between CPUs, which
-    nothing would have run beside (docs/baselines.md), and leaves those that only move bits."""
+    """Count the collectives of a step; `words` is the number of f32 sums beside the gradients.
+
+    XLA combines all sums between CPUs into one, which nothing could have run beside
+    (docs/baselines.md). It leaves collectives that only move bits.
+    """
     two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", BUCKETS, wire],

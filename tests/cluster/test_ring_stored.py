@@ -1,4 +1,4 @@
-"""A ring that an earlier source has stored is read back, and the names in its files stay."""
+"""Tests that a ring stored by an earlier source is read back, with the same names in its files."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ EFFECTS: tuple[tuple[Effect, dict[str, object]], ...] = (
 )
 
 
-def test_a_stored_ring_is_read_back_and_goes_on() -> None:
+def test_stored_ring_is_read_back_and_goes_on() -> None:
     memory, state, damage = read_back(STORED)
     assert damage is None
     assert memory is not None
@@ -109,7 +109,7 @@ def test_a_stored_ring_is_read_back_and_goes_on() -> None:
     assert (ring.stage, ring.held, ring.kept) == (RingStage.GATHERING, memory.ring.held, HELD)
 
 
-def test_a_journal_has_the_names_that_earlier_sources_wrote(tmp_path: Path) -> None:
+def test_journal_keeps_the_names_that_earlier_sources_wrote(tmp_path: Path) -> None:
     assert KINDS.keys() == {*get_args(Event), *get_args(Effect)}
     assert {type(event) for event, _ in EVENTS} == {*get_args(Event)}
     assert {type(effect) for effect, _ in EFFECTS} == {*get_args(Effect)}
@@ -125,7 +125,7 @@ def test_a_journal_has_the_names_that_earlier_sources_wrote(tmp_path: Path) -> N
     ]
 
 
-def test_what_a_memory_counts_is_in_the_journal_before_it(tmp_path: Path) -> None:
+def test_events_counted_by_a_memory_are_in_the_journal_before_it(tmp_path: Path) -> None:
     """A conductor that is killed leaves the lines of all events that its memory knows of."""
     memory = read_back(STORED)[0]
     assert memory is not None

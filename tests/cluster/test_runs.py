@@ -1,4 +1,4 @@
-"""Run directories: which one a run takes, and how another terminal finds it."""
+"""Tests of run directories: which one a run takes, and how another terminal finds it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def config(*overrides: str) -> Config:
 
 
 def begun(folder: Path, *, pid: int | None = None, mtime_s: float = 1e9) -> Path:
-    """A run's directory; live if a process is named."""
+    """Make a run's directory; the run is live if a process is given."""
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text("")
     os.utime(folder / "config.toml", (mtime_s, mtime_s))
@@ -45,7 +45,7 @@ def begun(folder: Path, *, pid: int | None = None, mtime_s: float = 1e9) -> Path
 
 @pytest.fixture
 def gone() -> int:
-    """The number of a process that has ended."""
+    """Return the number of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
@@ -53,37 +53,37 @@ def gone() -> int:
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Nothing is said or found outside a folder of the test's own."""
+    """Change to a folder of the test's own, so that nothing outside it is found or written."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-# --- which one ------------------------------------------------------------------------------------
+# --- choosing a directory -------------------------------------------------------------------------
 
 
-def test_a_run_is_named_after_its_file_and_the_time() -> None:
+def test_run_is_named_after_its_file_and_the_time() -> None:
     assert runs.choose(config(), FILE, None, NOW) == Path("runs/demo-20260405-060708")
 
 
-def test_a_run_may_be_named() -> None:
+def test_run_may_be_named() -> None:
     named = config("run.name=first", "run.dir=elsewhere")
     assert runs.choose(named, FILE, None, NOW) == Path("elsewhere/first")
     assert runs.choose(named, FILE, Path("here"), NOW) == Path("here")
 
 
-def test_an_empty_folder_will_do(elsewhere: Path) -> None:
+def test_empty_folder_is_accepted(elsewhere: Path) -> None:
     (elsewhere / "here").mkdir()
     assert runs.choose(config(), FILE, Path("here"), NOW) == Path("here")
     assert list(elsewhere.rglob("*")) == [elsewhere / "here"], "choosing makes nothing"
 
 
-def test_a_name_in_use_is_refused_with_the_remedy(elsewhere: Path) -> None:
+def test_name_in_use_is_refused_with_a_remedy(elsewhere: Path) -> None:
     begun(elsewhere / "runs" / "first")
     with pytest.raises(UserMistake, match=r"runs/first holds a run already; .*run\.name=NAME"):
         runs.choose(config("run.name=first"), FILE, None, NOW)
 
 
-def test_nothing_is_written_where_something_else_is(elsewhere: Path) -> None:
+def test_folder_with_other_files_is_refused(elsewhere: Path) -> None:
     (elsewhere / "here").mkdir()
     (elsewhere / "here" / "letters").write_text("dear ...")
     (elsewhere / "file").write_text("")
@@ -92,10 +92,10 @@ def test_nothing_is_written_where_something_else_is(elsewhere: Path) -> None:
             runs.choose(config(), FILE, Path(taken), NOW)
 
 
-# --- finding one ----------------------------------------------------------------------------------
+# --- finding a run --------------------------------------------------------------------------------
 
 
-def test_a_run_is_found_by_its_path_and_by_its_name(elsewhere: Path) -> None:
+def test_run_is_found_by_path_and_by_name(elsewhere: Path) -> None:
     begun(elsewhere / "runs" / "first")
     begun(elsewhere / "far" / "away")
     assert runs.find("first") == Path("runs/first")
@@ -105,9 +105,7 @@ def test_a_run_is_found_by_its_path_and_by_its_name(elsewhere: Path) -> None:
         runs.find("away")
 
 
-def test_without_a_name_it_is_the_newest_live_one_or_else_the_newest(
-    elsewhere: Path, gone: int
-) -> None:
+def test_default_run_is_the_newest_live_one_or_else_the_newest(elsewhere: Path, gone: int) -> None:
     with pytest.raises(UserMistake, match="there is no run in runs/"):
         runs.find(None)
     begun(elsewhere / "runs" / "old", mtime_s=1e9)
@@ -118,10 +116,10 @@ def test_without_a_name_it_is_the_newest_live_one_or_else_the_newest(
     assert runs.find(None) == Path("runs/liver")
 
 
-# --- is it live? ----------------------------------------------------------------------------------
+# --- liveness -------------------------------------------------------------------------------------
 
 
-def test_a_run_is_live_from_its_announcement_to_its_retirement(elsewhere: Path) -> None:
+def test_run_is_live_from_its_announcement_to_its_retirement(elsewhere: Path) -> None:
     run_dir = begun(elsewhere / "runs" / "first")
     assert runs.live_of(run_dir) is None
     live = Live("first", runs.namespace_of("first"), "1.2.3.4:5", os.getpid())
@@ -132,11 +130,11 @@ def test_a_run_is_live_from_its_announcement_to_its_retirement(elsewhere: Path) 
     runs.retire(run_dir)
 
 
-def test_a_run_whose_process_has_gone_is_not_live(elsewhere: Path, gone: int) -> None:
+def test_run_of_an_ended_process_is_not_live(elsewhere: Path, gone: int) -> None:
     assert runs.live_of(begun(elsewhere / "first", pid=gone)) is None
 
 
-def test_another_process_of_the_same_number_is_not_the_run() -> None:
+def test_other_process_with_the_same_number_is_not_the_run() -> None:
     folder, me = begun(Path("runs/mine")), os.getpid()
     live = Live("mine", runs.namespace_of("mine"), "1.2.3.4:5", me, born=born(me))
     runs.announce(folder, live)
@@ -146,7 +144,7 @@ def test_another_process_of_the_same_number_is_not_the_run() -> None:
     assert runs.live_of(folder) is None
 
 
-def test_a_zombie_is_not_alive() -> None:
+def test_zombie_is_not_alive() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     folder = begun(Path("runs/mine"), pid=process.pid)
@@ -154,11 +152,11 @@ def test_a_zombie_is_not_alive() -> None:
     process.wait()
 
 
-# --- which one goes on ----------------------------------------------------------------------------
+# --- resuming a run -------------------------------------------------------------------------------
 
 
 def died(folder: Path, *overrides: str) -> Path:
-    """The directory of a run with this configuration, the fleet of which has gone."""
+    """Make the directory of a run with this configuration, whose fleet has gone."""
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(config(*overrides).toml())
     kept = fleet_file.FleetMemory(
@@ -174,7 +172,7 @@ def died(folder: Path, *overrides: str) -> Path:
     return folder
 
 
-def test_a_run_that_died_goes_on_by_its_directory_or_its_name() -> None:
+def test_dead_run_resumes_by_directory_or_name() -> None:
     folder = died(Path("runs/mine"))
     assert runs.resume(config(), folder) == folder
     assert runs.resume(config("run.name=mine"), None) == folder
@@ -184,7 +182,7 @@ def test_a_run_that_died_goes_on_by_its_directory_or_its_name() -> None:
         runs.resume(config(), Path("runs/other"))
 
 
-def test_a_run_that_is_over_or_going_on_is_not_begun_again() -> None:
+def test_finished_or_live_run_is_not_resumed() -> None:
     folder = died(Path("runs/mine"))
     runs.announce(folder, Live("mine", "archipelago-mine", "1.2.3.4:5", os.getpid()))
     with pytest.raises(UserMistake, match=f"is going on, as process {os.getpid()}"):
@@ -200,14 +198,14 @@ def test_a_run_that_is_over_or_going_on_is_not_begun_again() -> None:
         runs.resume(config(), folder)
 
 
-def test_a_run_goes_on_as_it_began() -> None:
+def test_resume_refuses_changes_of_the_training() -> None:
     folder = died(Path("runs/mine"))
     with pytest.raises(UserMistake, match=r"sync.every was 8, is 4; .*sync.overlap was auto, is 1"):
         runs.resume(config("sync.every=4", "sync.overlap=1", "sync.fragments=4"), folder)
     assert runs.resume(config("monitor.refresh_s=3.0", "islands.0.count=3"), folder) == folder
 
 
-def test_reopened_it_wants_the_islands_it_had_unless_others_are_configured() -> None:
+def test_reopened_run_keeps_its_islands_unless_others_are_configured() -> None:
     folder = died(Path("runs/mine"))
     runs.reopen(folder, config())
     kept = fleet_file.load_fleet_memory(Folder(folder))
@@ -233,8 +231,8 @@ def a_memory() -> fleet_file.FleetMemory:
     )
 
 
-def test_what_a_fleet_remembers_is_read_back_or_refused(elsewhere: Path) -> None:
-    """With a figure that is not finite; and without a checksum, as earlier versions wrote it."""
+def test_fleet_memory_is_read_back_or_refused(elsewhere: Path) -> None:
+    """The memory has a figure that is not finite. Earlier versions wrote no checksum."""
     depot = Folder(elsewhere)
     assert fleet_file.load_fleet_memory(depot) is None
     fleet_file.save_fleet_memory(depot, a_memory())
@@ -254,14 +252,14 @@ def test_what_a_fleet_remembers_is_read_back_or_refused(elsewhere: Path) -> None
             fleet_file.load_fleet_memory(depot)
 
 
-def test_a_resume_goes_on_without_a_fleet_memory_that_is_damaged(elsewhere: Path) -> None:
+def test_resume_goes_on_without_a_damaged_fleet_memory(elsewhere: Path) -> None:
     (elsewhere / fleet_file.FLEET_FILE).write_text("{")
     runs.reopen(elsewhere, config())
     assert fleet_file.load_fleet_memory(Folder(elsewhere)) is None
     assert (elsewhere / "fleet.json.damaged").read_text() == "{", "for people to look at"
 
 
-def test_only_the_owner_that_asked_for_it_goes_on_from_what_is_stored(elsewhere: Path) -> None:
+def test_only_the_requesting_owner_resumes_from_what_is_stored(elsewhere: Path) -> None:
     depot = Folder(elsewhere)
     assert not runs.asked_for_stored(depot, 3)
     runs.reopen(elsewhere, config(), 3, from_stored=True)
@@ -271,14 +269,14 @@ def test_only_the_owner_that_asked_for_it_goes_on_from_what_is_stored(elsewhere:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"run": 1}'])
-def test_a_live_file_that_is_damaged_is_passed_over(elsewhere: Path, content: str) -> None:
+def test_damaged_live_file_is_skipped(elsewhere: Path, content: str) -> None:
     folder = begun(elsewhere / "first")
     (folder / runs.LIVE).write_text(content)
     assert runs.live_of(folder) is None
 
 
 @pytest.mark.parametrize("content", [b"[task", b"\xff\xfe", b"[task]\npreset = 3\n"])
-def test_a_configuration_that_cannot_be_read_is_no_reason_for_a_traceback(
+def test_unreadable_configuration_is_refused_without_a_traceback(
     elsewhere: Path, content: bytes
 ) -> None:
     folder = begun(elsewhere / "first")

@@ -1,4 +1,4 @@
-"""A tape in segments: read as one, from any place on, and its old ones may go."""
+"""Tests of a tape in segments: it reads as one tape, from any place, and old segments may go."""
 
 from __future__ import annotations
 
@@ -38,12 +38,15 @@ from tests.system_calls import SystemCalls
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every snapshot seals a segment."""
+    """Make every snapshot seal a segment."""
     monkeypatch.setattr("cluster.storage.tape.SEGMENT_BYTES", 1)
 
 
 def parted(folder: Path, chance: random.Random) -> list[tuple[int, TapePosition]]:
-    """Events of every kind, sealed now and then, in three generations; places between them."""
+    """Write events of every kind in three generations, and return some places between them.
+
+    The segments are sealed at random.
+    """
     places: list[tuple[int, TapePosition]] = []
     seq, last = 0, 0
     for generation in range(3):
@@ -60,7 +63,7 @@ def parted(folder: Path, chance: random.Random) -> list[tuple[int, TapePosition]
     return places
 
 
-def test_segments_are_one_tape_from_any_place_on(tmp_path: Path) -> None:
+def test_segments_read_as_one_tape_from_any_place(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -77,7 +80,7 @@ def test_segments_are_one_tape_from_any_place_on(tmp_path: Path) -> None:
 
 
 def test_nothing_before_the_place_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither bytes before it in its segment, nor earlier segments."""
+    """Neither earlier segments nor earlier bytes of the same segment are read."""
     tape = written(tmp_path, OF_EVERY_KIND[:4])
     tape.seal()
     tape.append(1.0, OF_EVERY_KIND[4], ())
@@ -99,7 +102,7 @@ def test_nothing_before_the_place_is_read(tmp_path: Path, monkeypatch: pytest.Mo
     assert place.offset > 0
 
 
-def test_a_place_that_is_not_on_the_tape_is_damage_and_one_that_is_void_is_refused(
+def test_place_beyond_the_tape_is_damage_and_a_void_one_is_refused(
     tmp_path: Path,
 ) -> None:
     tape = written(tmp_path, OF_EVERY_KIND[:4])
@@ -119,7 +122,7 @@ def test_a_place_that_is_not_on_the_tape_is_damage_and_one_that_is_void_is_refus
         Playback(Folder(tmp_path), LAYOUT, 4, there)
 
 
-def test_a_segment_that_is_missing_ends_its_generation(tmp_path: Path) -> None:
+def test_missing_segment_ends_its_generation(tmp_path: Path) -> None:
     tape = written(tmp_path, OF_EVERY_KIND[:3])
     for event in OF_EVERY_KIND[3:6]:
         tape.seal()
@@ -133,7 +136,7 @@ def test_a_segment_that_is_missing_ends_its_generation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("room", [0, 100, 1500])
-def test_a_full_disk_delays_segments_and_tears_no_hole_into_them(tmp_path: Path, room: int) -> None:
+def test_full_disk_delays_segments_without_gaps(tmp_path: Path, room: int) -> None:
     with SystemCalls(tmp_path) as disk:
         tape = written(tmp_path, OF_EVERY_KIND[:2])
         tape.sync()
@@ -153,7 +156,7 @@ def test_a_full_disk_delays_segments_and_tears_no_hole_into_them(tmp_path: Path,
     assert len(segments(Folder(tmp_path))) == 7
 
 
-def test_a_restart_needs_no_segment_before_its_snapshot(tmp_path: Path) -> None:
+def test_restart_needs_no_segment_before_its_snapshot(tmp_path: Path) -> None:
     with closing(Taped(tmp_path)) as told:
         lived(told, "middle")
         (gone, _) = segments(Folder(tmp_path))
@@ -163,7 +166,7 @@ def test_a_restart_needs_no_segment_before_its_snapshot(tmp_path: Path) -> None:
         assert 0 < back.heard < len(told.heard)
 
 
-def test_a_snapshot_that_is_damaged_is_made_good_by_the_one_before(tmp_path: Path) -> None:
+def test_damaged_snapshot_is_replaced_by_the_previous_one(tmp_path: Path) -> None:
     with closing(Taped(tmp_path)) as told:
         told.keep_snapshot()
         lived(told, "middle")
@@ -177,7 +180,7 @@ def test_a_snapshot_that_is_damaged_is_made_good_by_the_one_before(tmp_path: Pat
         assert back.heard < len(told.heard)
 
 
-def test_old_segments_go_and_a_replay_says_where_it_begins(tmp_path: Path) -> None:
+def test_old_segments_are_deleted_and_replay_says_where_it_begins(tmp_path: Path) -> None:
     plain = CONFIG.replace("keep_contributions = true", "keep_segments = 3")
     run = Played(tmp_path, plain)
     run.to_the_end(40, snapshot_every=4)
@@ -199,7 +202,7 @@ def test_old_segments_go_and_a_replay_says_where_it_begins(tmp_path: Path) -> No
         replay(tmp_path)
 
 
-def test_all_segments_stay_unless_it_is_said_otherwise(tmp_path: Path) -> None:
+def test_all_segments_are_kept_by_default(tmp_path: Path) -> None:
     Played(tmp_path).to_the_end(40, snapshot_every=4)
     assert len(segments(Folder(tmp_path))) == 12
     assert len(beginnings(Folder(tmp_path))) == 2
@@ -208,10 +211,10 @@ def test_all_segments_stay_unless_it_is_said_otherwise(tmp_path: Path) -> None:
     assert told["compared"] == {"effects": True, "state": True, "fragments": True}
 
 
-def test_a_run_from_before_there_were_segments_is_read_and_replayed(
+def test_run_from_before_segments_is_read_and_replayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Format 4: one file a generation, and a snapshot that knows no place."""
+    """Format 4 has one file a generation, and snapshots without a place."""
     for module in ("tape", "snapshots", "sealed"):
         monkeypatch.setattr(f"cluster.storage.{module}.FORMAT", "4")
     run = Played(tmp_path)
@@ -231,7 +234,7 @@ def test_a_run_from_before_there_were_segments_is_read_and_replayed(
     measures = measures_from(0.0)
     measures_kept = replace(kept, measures=measures.memory(), place=None, seq=kept.seq - 1)
     save_snapshot(depot, measures_kept, CUT.fingerprint)
-    with pytest.raises(OtherRules):  # the state is not of the event before: it is not heard again
+    with pytest.raises(OtherRules):  # the state is one event ahead of `seq`
         come_back(depot, run.rule, measures)
     save_snapshot(depot, replace(measures_kept, seq=kept.seq), CUT.fingerprint)
     back = come_back(depot, run.rule, measures)
@@ -239,24 +242,24 @@ def test_a_run_from_before_there_were_segments_is_read_and_replayed(
     assert (back.state, back.heard, back.seq) == (run.state, 0, kept.seq)
 
 
-def test_what_is_kept_of_contributions_needs_the_whole_tape() -> None:
+def test_kept_contributions_need_the_whole_tape() -> None:
     with pytest.raises(UserMistake, match=r"durability.keep_segments: lets the beginning"):
         config("durability.keep_segments=4", "durability.keep_contributions=true")
 
 
-def test_a_tape_names_the_edition_of_the_rules_that_answer(tmp_path: Path) -> None:
-    """A run keeps the one that it began with, whatever is newest; a tape of before names none."""
+def test_tape_names_the_edition_of_its_rules(tmp_path: Path) -> None:
+    """A run keeps the edition that it began with, whatever is newest. Older tapes name none."""
     depot = Folder(tmp_path)
     assert edition_of(depot) == EDITION, "of a run that has not begun"
     for generation, edition in enumerate((0, 0)):
         with closing(Tape(depot, generation, LAYOUT, edition=edition)) as tape:
             tape.append(0.0, Tick(), ())
         assert edition_of(depot) == edition
-    (tmp_path / "tape-2.arrow").write_bytes(b"")  # it was killed before its header was there
+    (tmp_path / "tape-2.arrow").write_bytes(b"")  # it was killed before it had a header
     assert edition_of(depot) == 0
 
 
-def test_a_tape_without_an_edition_is_of_the_first(tmp_path: Path) -> None:
+def test_tape_without_an_edition_is_of_the_first(tmp_path: Path) -> None:
     schema = ROW.with_metadata({"format": FORMAT, "layout": LAYOUT, "generation": "0"})
     with pa.OSFile(str(tmp_path / "tape-0.arrow"), "wb") as file, pa.ipc.new_stream(file, schema):
         pass

@@ -1,4 +1,4 @@
-"""The shard's arithmetic: what a contribution is the difference to when it is merged."""
+"""Tests of the shard's arithmetic: what a contribution is the difference to when it is merged."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def numbers(seed: int) -> Flat:
 
 
 class Shelf(NoFiles):
-    """Keeps copies of what is saved, in memory."""
+    """Files that are in-memory copies of what is saved."""
 
     def __init__(self) -> None:
         self.kept: dict[tuple[Fragment, Version], Arrays] = {}
@@ -76,7 +76,7 @@ class Shelf(NoFiles):
 
 
 class Story:
-    """A shard that merges the plain mean of what it is given, and publishes it at once."""
+    """A shard that merges the plain mean of contributions, and publishes it at once."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Story:
         return self.shard.whole([F0])[0][0]
 
     def hand_in(self, life: Life, base: int, payload: Payload) -> Item:
-        """What was trained from the version of that number until now."""
+        """Hand in what was trained from version number `base` until now."""
         now = self.version.number + 1
         id_, progress = ContributionId(life, F0, now - 1, now), Progress(now, now, Lease(0))
         said = HandIn(id_, Version(0, base), id_.from_step, 1, LAYOUT.fingerprint, progress)
@@ -131,8 +131,8 @@ class Story:
         self.shard.publish(Publish(F0, following, self.version, tuple(deltas), said))
 
 
-def test_one_that_missed_an_update_pulls_back_against_it_with_the_syncers_anchor() -> None:
-    """Its parameters are base + delta, whatever the syncer has done since: that is what counts."""
+def test_stale_contribution_pulls_back_with_the_syncers_anchor() -> None:
+    """The learner's parameters, base + delta, are what counts, whatever the syncer did since."""
     story = Story(Anchor.CURRENT)
     base = story.public
     story.merge({A: (0, numbers(1))})
@@ -142,7 +142,7 @@ def test_one_that_missed_an_update_pulls_back_against_it_with_the_syncers_anchor
     np.testing.assert_allclose(story.public, learners, atol=1e-5)
 
 
-def test_with_its_own_base_it_adds_its_own_progress_and_no_more() -> None:
+def test_stale_contribution_adds_only_its_progress_with_its_own_base() -> None:
     story = Story(Anchor.BASE)
     story.merge({A: (0, numbers(1))})
     after = story.public
@@ -150,7 +150,7 @@ def test_with_its_own_base_it_adds_its_own_progress_and_no_more() -> None:
     np.testing.assert_allclose(story.public, after + (numbers(2) + numbers(3)) / 2, atol=1e-5)
 
 
-def test_who_missed_nothing_sees_no_difference_to_the_last_bit() -> None:
+def test_anchors_agree_bit_for_bit_if_nothing_was_missed() -> None:
     both = Story(Anchor.BASE), Story(Anchor.CURRENT)
     for story in both:
         for number in range(4):
@@ -158,7 +158,7 @@ def test_who_missed_nothing_sees_no_difference_to_the_last_bit() -> None:
     np.testing.assert_array_equal(both[0].public, both[1].public)
 
 
-def test_public_fragments_are_kept_as_long_as_the_gate_lets_them_be_used() -> None:
+def test_public_fragments_are_kept_as_long_as_the_gate_accepts_them() -> None:
     story = Story(Anchor.CURRENT)
     kept = [story.public]
     for number in range(5):
@@ -169,8 +169,8 @@ def test_public_fragments_are_kept_as_long_as_the_gate_lets_them_be_used() -> No
     assert story.shard.bytes_held == kept[0].nbytes * (3 + STALENESS)
 
 
-def test_a_base_that_is_not_kept_is_never_guessed() -> None:
-    """The gate lets nothing that old in, so this is a defect, and it ends the run."""
+def test_missing_base_is_an_error() -> None:
+    """The gate refuses contributions of that age, so this is a defect and ends the run."""
     story = Story(Anchor.CURRENT)
     for number in range(5):
         story.merge({A: (number, numbers(number))})
@@ -178,8 +178,8 @@ def test_a_base_that_is_not_kept_is_never_guessed() -> None:
         story.merge({B: (0, numbers(9))})
 
 
-def test_it_holds_twelve_bytes_a_parameter_and_what_is_on_its_way() -> None:
-    """It also holds the last differences, however many versions there were."""
+def test_holds_twelve_bytes_a_parameter_and_what_is_in_flight() -> None:
+    """The shard also holds the last differences, however many versions there were."""
     size, wire, keep = LAYOUT.sizes[F0], Wire.INT8, 3
     story = Story(Anchor.BASE, wire, keep)
     for number in range(9):
@@ -194,7 +194,7 @@ def test_it_holds_twelve_bytes_a_parameter_and_what_is_on_its_way() -> None:
     assert story.shard.bytes_held == held_bytes
 
 
-def test_a_base_costs_nothing_with_the_learners_anchor() -> None:
+def test_base_anchor_keeps_no_former_fragments() -> None:
     story = Story(Anchor.BASE)
     for number in range(5):
         story.merge({A: (number, numbers(number))})
@@ -204,7 +204,7 @@ def test_a_base_costs_nothing_with_the_learners_anchor() -> None:
 # --- any wire, base, anchor and order in one merge ------------------------------------------------
 
 
-@settings(deadline=None)  # of which the first one compiles
+@settings(deadline=None)  # the first example compiles
 @given(
     wire=st.sampled_from(list(Wire)),
     anchor=st.sampled_from(list(Anchor)),
@@ -214,7 +214,7 @@ def test_a_base_costs_nothing_with_the_learners_anchor() -> None:
 def test_contributions_of_any_base_in_any_order_merge_to_the_naive_mean(
     wire: Wire, anchor: Anchor, bases: list[int], seed: int
 ) -> None:
-    """With the syncer's anchor a stale contribution is moved, which makes it f32 among others."""
+    """The syncer's anchor moves a stale contribution, which makes it f32 among others."""
     chance = np.random.default_rng(seed)
     story = Story(anchor, Wire.F32, wire_up=wire)
     public = [story.public]
@@ -240,7 +240,7 @@ def test_contributions_of_any_base_in_any_order_merge_to_the_naive_mean(
 
 
 @pytest.mark.parametrize("wire", list(Wire))
-def test_another_wire_than_the_runs_is_not_kept_and_says_so(wire: Wire) -> None:
+def test_contribution_on_another_wire_is_refused_with_a_reason(wire: Wire) -> None:
     story = Story(Anchor.BASE, wire)
     other = Wire.F32 if wire is not Wire.F32 else Wire.BF16
     said = story.hand_in(A, 0, encode(other, numbers(1))).contribution
@@ -251,11 +251,11 @@ def test_another_wire_than_the_runs_is_not_kept_and_says_so(wire: Wire) -> None:
     assert story.shard.bytes_held == 3 * story.public.nbytes
 
 
-# --- what is merged and cannot be published -------------------------------------------------------
+# --- merges that cannot be published --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_step_that_is_not_sound_leaves_no_trace(stored: bool) -> None:
+def test_unsound_step_leaves_no_trace(stored: bool) -> None:
     story = Story(Anchor.BASE, files=Shelf())
     story.merge({A: (0, numbers(1))}, stored=stored)
     kept, arrays = story.public, story.shard.arrays(F0)
@@ -278,7 +278,7 @@ def test_a_step_that_is_not_sound_leaves_no_trace(stored: bool) -> None:
     np.testing.assert_allclose(story.public, kept + numbers(2), atol=1e-6)
 
 
-def test_bytes_that_have_changed_since_they_came_are_named() -> None:
+def test_contributions_whose_bytes_have_changed_are_named() -> None:
     story = Story(Anchor.BASE)
     spoiled = numbers(2)
     items = [
@@ -301,11 +301,11 @@ def arrays_of(arrays: Arrays) -> tuple[Flat, Flat, Flat]:
     return arrays.master, arrays.momentum, arrays.public
 
 
-# --- what it decides: whose orders, which version, which bytes ------------------------------------
+# --- decisions: whose orders, which version, which bytes ------------------------------------------
 
 
 def published(story: Story, count: int) -> None:
-    """So many versions of one learner each, stored as a run would."""
+    """Publish `count` versions with one contribution each, stored as a run stores them."""
     for number in range(story.version.number, story.version.number + count):
         following = Version(0, number + 1)
         item = story.hand_in(A, number, encode(story.wire_up, numbers(number)))
@@ -314,7 +314,7 @@ def published(story: Story, count: int) -> None:
         story.shard.publish(Publish(F0, following, Version(0, number), (), ()))
 
 
-def test_orders_of_an_earlier_generation_are_refused_from_the_first_word_of_a_later_one() -> None:
+def test_orders_of_an_earlier_generation_are_refused_after_a_later_one() -> None:
     story = Story(Anchor.BASE, files=Shelf())
     for generation in (0, 2, 2, 5):
         story.shard.recover({F0: Version(0, 0)}, generation)
@@ -326,7 +326,7 @@ def test_orders_of_an_earlier_generation_are_refused_from_the_first_word_of_a_la
             story.shard.recover({F0: Version(0, 0)}, generation)
 
 
-def test_a_shard_without_a_model_does_nothing_and_says_so() -> None:
+def test_shard_without_a_model_refuses_every_call() -> None:
     layout = LAYOUT
     method = Method(MergeRule.MEAN, AS_IT_IS, Wire.F32, Wire.F32, 0, None, 1.0)
     shard: ArrayShard = Shard(
@@ -351,7 +351,7 @@ def test_a_shard_without_a_model_does_nothing_and_says_so() -> None:
         shard.recover({F0: Version(0, 0)}, 2)
 
 
-def test_an_order_that_does_not_fit_is_never_carried_out() -> None:
+def test_misfit_order_is_never_carried_out() -> None:
     story = Story(Anchor.BASE)
     before, following = story.public, Version(0, 1)
     item, other = story.hand_in(A, 0, numbers(1)), story.hand_in(B, 0, numbers(2))
@@ -382,7 +382,7 @@ def test_an_order_that_does_not_fit_is_never_carried_out() -> None:
         story.shard.payloads(Merge(F0, Version(0, 2), (item,), ""))
 
 
-def test_it_goes_back_to_what_is_in_memory_and_drops_what_was_handed_in() -> None:
+def test_recovers_from_memory_and_drops_contributions() -> None:
     story = Story(Anchor.CURRENT, keep_differences=3, wire=Wire.INT8, files=Shelf())
     published(story, 2)
     v2, public = story.shard.whole([F0])[0]
@@ -396,7 +396,7 @@ def test_it_goes_back_to_what_is_in_memory_and_drops_what_was_handed_in() -> Non
         story.shard.merge(Merge(F0, Version(1, 3), (old,), ""))
 
 
-def test_what_is_staged_or_later_than_wanted_is_had_again_from_the_files() -> None:
+def test_staged_or_later_versions_are_recovered_from_the_files() -> None:
     shelf = Shelf()
     story = Story(Anchor.BASE, files=shelf)
     published(story, 3)
@@ -412,8 +412,8 @@ def test_what_is_staged_or_later_than_wanted_is_had_again_from_the_files() -> No
     assert story.shard.recover({F0: Version(0, 9)}, 3) == {F0: Version(0, 2)}, "as far as it goes"
 
 
-def test_what_is_not_stored_is_copied_before_a_merge_that_may_not_be_sound() -> None:
-    """A version that was not its turn to be stored is not had again from the one before it."""
+def test_unstored_version_is_copied_before_a_merge_that_may_be_unsound() -> None:
+    """A version whose turn to be stored has not come cannot be had from the one before."""
     story = Story(Anchor.BASE, files=Shelf(), every=2)
     published(story, 3)
     public, master = story.public, story.shard.arrays(F0).master.copy()

@@ -1,4 +1,4 @@
-"""The syncer's shell with a world in memory: what it does, in which order, and when it gives up."""
+"""Tests of the syncer's shell in an in-memory world: actions, their order, and failures."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ from coordinator.tape import replay
 from tests.coordinator.given import LAYOUT, contribution, rule
 
 WAIT_S = 20.0
-"""For something that takes milliseconds."""
+"""A timeout in seconds for operations that take milliseconds."""
 A, B = Island("a"), Island("b")
 QUIET = Vitals(loss=1.0)
 
 
 @dataclass
 class World(Ports):
-    """Learners that hand in what they trained, a shard and a disk that do as they are told.
+    """Learners, a shard and a disk that do what the test says.
 
-    `log`: everything that was done, in order. `broken`: what raises when it is next done.
+    `log` records every action in order. `broken` maps an action to the exception of its next call.
     """
 
     log: list[str] = field(default_factory=list[str])
@@ -79,7 +79,7 @@ class World(Ports):
     )
     failures: dict[Life, Failure | str] = field(default_factory=dict[Life, "Failure | str"])
     flushes: list[Future[None]] = field(default_factory=list["Future[None]"])
-    slowly: asyncio.Event | None = None  # until when a hand-in is on its way
+    slowly: asyncio.Event | None = None  # hand-ins wait for this event
 
     def did(self, what: str, *more: object) -> None:
         self.log.append(" ".join(map(str, (what, *more))))
@@ -150,12 +150,15 @@ class World(Ports):
 
 
 def progress(life: Life, steps: int) -> Progress:
-    """A window a step of the lease that the life reads if none came back before it joined."""
+    """Return the progress of a life that reads one window a step.
+
+    The lease is the one that the life reads if none came back before it joined.
+    """
     return contribution(life, span=(0, steps)).progress
 
 
 class Stage:
-    """A syncer in that world, with a clock that the test moves."""
+    """A syncer in the in-memory world, with a clock that the test moves."""
 
     def __init__(self, **rules: Any) -> None:
         self.world, self.now_s = World(), 0.0
@@ -187,11 +190,11 @@ class Stage:
         return self.syncer.report(Report(life, progress(life, steps), step_s=1.0), QUIET)
 
     async def comes_to(self, what: str) -> None:
-        """Wait until this is the last thing that was done."""
+        """Wait until this is the last action in the log."""
         await until(lambda: self.world.log[-1:] == [what])
 
     async def calms_down(self) -> None:
-        """Wait until it does nothing any more but watch over lives."""
+        """Wait until the syncer only watches lives."""
         watching = self.world.deaths.values()
         await until(lambda: len(self.syncer._tasks) == sum(not life.done() for life in watching))
 
@@ -203,7 +206,7 @@ async def until(happened: Callable[[], bool]) -> None:
 
 
 def plays(scene: Callable[[Stage], Awaitable[None]], **rules: Any) -> Stage:
-    """Run a scene on an event loop of its own; afterwards nothing goes on."""
+    """Run a scene on an event loop of its own, and wait until no other task is left."""
 
     async def play() -> Stage:
         stage = Stage(**rules)
@@ -215,7 +218,7 @@ def plays(scene: Callable[[Stage], Awaitable[None]], **rules: Any) -> Stage:
     return asyncio.run(play())
 
 
-# --- what comes of a question ---------------------------------------------------------------------
+# --- answers to a request for a hand-in -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -226,7 +229,7 @@ def plays(scene: Callable[[Stage], Awaitable[None]], **rules: Any) -> Stage:
         (Failure(Reason.STORE, "the object store had no room", ends=False), True),
     ],
 )
-def test_it_is_told_apart_whether_a_hand_in_was_lost_or_there_was_none(
+def test_lost_hand_in_is_told_apart_from_a_missing_one(
     said: Failure | str | None, lost: bool
 ) -> None:
     async def scene(stage: Stage) -> None:
@@ -243,10 +246,10 @@ def test_it_is_told_apart_whether_a_hand_in_was_lost_or_there_was_none(
     assert missing.lost == lost
 
 
-# --- the order of acting --------------------------------------------------------------------------
+# --- the order of actions -------------------------------------------------------------------------
 
 
-def test_a_version_is_written_down_and_stored_before_it_is_published() -> None:
+def test_version_is_logged_and_stored_before_it_is_published() -> None:
     async def scene(stage: Stage) -> None:
         a = stage.joins(A)
         await stage.comes_to("watch a#1")
@@ -268,7 +271,7 @@ def test_a_version_is_written_down_and_stored_before_it_is_published() -> None:
     ]
 
 
-def test_while_a_slow_tape_is_flushed_others_are_heard_and_nothing_is_done_out_of_turn() -> None:
+def test_slow_flush_delays_effects_in_order_but_not_reports() -> None:
     async def scene(stage: Stage) -> None:
         world = stage.world
         a = stage.joins(A)
@@ -277,7 +280,7 @@ def test_while_a_slow_tape_is_flushed_others_are_heard_and_nothing_is_done_out_o
         world.slow = True
         b = stage.joins(B)
         said = asyncio.create_task(stage.syncer.durable())
-        assert stage.steps(a, 4) == Answer(4, 0, False)  # which wants its fragment collected
+        assert stage.steps(a, 4) == Answer(4, 0, False)  # this requests the fragment of a
         for _ in range(100):
             await asyncio.sleep(0)
         assert world.log == ["write Join", "flush", "write Report"]
@@ -293,7 +296,7 @@ def test_while_a_slow_tape_is_flushed_others_are_heard_and_nothing_is_done_out_o
     plays(scene, every=4, grace_s=0.0)
 
 
-def test_what_is_granted_is_durable_before_it_is_said() -> None:
+def test_grants_are_durable_before_they_are_answered() -> None:
     async def scene(stage: Stage) -> None:
         life = stage.joins(A)
         assert stage.world.log == ["write Join", "flush"]
@@ -305,7 +308,7 @@ def test_what_is_granted_is_durable_before_it_is_said() -> None:
     plays(scene)
 
 
-def test_what_people_ask_for_is_durable_before_they_are_answered() -> None:
+def test_requests_of_users_are_durable_before_they_are_answered() -> None:
     async def scene(stage: Stage) -> None:
         stage.steps(stage.joins(A), 1)
         for order in (
@@ -319,7 +322,7 @@ def test_what_people_ask_for_is_durable_before_they_are_answered() -> None:
     plays(scene, every=9)
 
 
-def test_a_version_that_the_disk_will_not_have_is_published_all_the_same() -> None:
+def test_version_is_published_even_if_the_disk_refuses_it() -> None:
     async def scene(stage: Stage) -> None:
         stage.world.durable = False
         stage.steps(stage.joins(A), 4)
@@ -330,7 +333,7 @@ def test_a_version_that_the_disk_will_not_have_is_published_all_the_same() -> No
     assert "durable=False" in repr(stored)
 
 
-def test_a_draining_learner_is_parked_emptied_and_let_go() -> None:
+def test_draining_learner_is_parked_collected_and_released() -> None:
     async def scene(stage: Stage) -> None:
         life = stage.joins(A)
         stage.steps(life, 1)
@@ -354,7 +357,7 @@ def test_a_draining_learner_is_parked_emptied_and_let_go() -> None:
     assert stage.state.members[A].status is Status.LEFT
 
 
-def test_who_is_asked_for_the_last_time_is_parked_first_and_once() -> None:
+def test_learner_is_parked_once_before_the_last_requests() -> None:
     async def scene(stage: Stage) -> None:
         life = stage.joins(A)
         stage.steps(life, 1)
@@ -373,8 +376,8 @@ def test_who_is_asked_for_the_last_time_is_parked_first_and_once() -> None:
     ]
 
 
-def test_what_was_trained_after_an_answer_on_its_way_is_asked_for_before_the_learner_goes() -> None:
-    """A shard that asks twice at once gets one answer: that of the first question."""
+def test_work_after_a_pending_answer_is_collected_before_leaving() -> None:
+    """A shard that asks twice at once gets one answer, that to the first request."""
 
     async def scene(stage: Stage) -> None:
         life, stage.world.slowly = stage.joins(A), asyncio.Event()
@@ -401,10 +404,10 @@ def test_what_was_trained_after_an_answer_on_its_way_is_asked_for_before_the_lea
     assert [*stage.world.handed_in.values()] == [3]
 
 
-# --- what is answered -----------------------------------------------------------------------------
+# --- answers --------------------------------------------------------------------------------------
 
 
-def test_a_report_is_answered_with_the_clock() -> None:
+def test_report_is_answered_with_the_clock() -> None:
     async def scene(stage: Stage) -> None:
         assert stage.steps(stage.joins(A), 3) == Answer(t=3, offset=0, stopping=False)
         assert stage.steps(stage.joins(B), 2) == Answer(t=5, offset=3, stopping=True)
@@ -414,7 +417,7 @@ def test_a_report_is_answered_with_the_clock() -> None:
     plays(scene, every=9, steps=5)
 
 
-def test_words_of_a_life_that_is_over_are_void() -> None:
+def test_messages_of_an_ended_life_are_void() -> None:
     async def scene(stage: Stage) -> None:
         first, second = stage.joins(A), stage.joins(A)
         answer = stage.steps(first, 1)
@@ -429,7 +432,7 @@ def test_words_of_a_life_that_is_over_are_void() -> None:
     plays(scene)
 
 
-def test_a_death_that_is_watched_is_a_loss() -> None:
+def test_watched_death_is_a_loss() -> None:
     async def scene(stage: Stage) -> None:
         life = stage.joins(A)
         stage.steps(life, 1)
@@ -442,7 +445,7 @@ def test_a_death_that_is_watched_is_a_loss() -> None:
     assert stage.state.members[A].why == "its process ended"
 
 
-def test_what_is_refused_is_discarded() -> None:
+def test_refused_contribution_is_discarded() -> None:
     async def scene(stage: Stage) -> None:
         stage.world.norm = float("nan")
         stage.steps(stage.joins(A), 4)
@@ -451,7 +454,7 @@ def test_what_is_refused_is_discarded() -> None:
     plays(scene, every=4)
 
 
-def test_a_run_that_is_stopped_finishes_when_its_last_rounds_are_over() -> None:
+def test_stopped_run_finishes_after_its_last_rounds() -> None:
     async def scene(stage: Stage) -> None:
         stage.steps(stage.joins(A), 1)
         stage.syncer.stop("somebody wants it")
@@ -469,7 +472,7 @@ def test_a_run_that_is_stopped_finishes_when_its_last_rounds_are_over() -> None:
 
 
 def has_quorum_but_waits(stage: Stage) -> Coroutine[Any, Any, None]:
-    """Two learners owe a fragment, one has delivered: the grace window is open."""
+    """Open a grace window: two learners owe a fragment, and one has delivered."""
     a, b = stage.joins(A), stage.joins(B)
     stage.steps(b, 1)
 
@@ -483,12 +486,12 @@ def has_quorum_but_waits(stage: Stage) -> Coroutine[Any, Any, None]:
     return until(lambda: any("Arrived" in line for line in stage.world.log))
 
 
-def test_an_alarm_that_rings_early_is_set_again() -> None:
-    """It does not close a round before its time."""
+def test_early_alarm_is_set_again() -> None:
+    """An early alarm does not close a round before its time."""
 
     async def scene(stage: Stage) -> None:
         await has_quorum_but_waits(stage)
-        for _ in range(3):  # the loop's timers go by another clock than the syncer's, which stands
+        for _ in range(3):  # the loop's timers use real time; the syncer's clock stands
             stage.world.log.clear()
             await stage.comes_to("write Tick")
             assert stage.state.merges == 0
@@ -511,8 +514,8 @@ def test_time_alone_closes_a_round() -> None:
 # --- a shard that dies ----------------------------------------------------------------------------
 
 
-def test_a_merge_of_a_shard_that_dies_is_none() -> None:
-    """The merge is ordered anew when the shard is back."""
+def test_dead_shard_cancels_its_merge() -> None:
+    """The merge is ordered again, as the next version, when the shard is back."""
 
     async def scene(stage: Stage) -> None:
         f0, a = Fragment(0), stage.joins(A)
@@ -529,12 +532,12 @@ def test_a_merge_of_a_shard_that_dies_is_none() -> None:
     plays(scene, every=4)
 
 
-def test_a_merge_that_was_held_back_while_its_shard_died_is_not_ordered() -> None:
+def test_merge_held_back_during_a_shards_death_is_not_ordered() -> None:
     async def scene(stage: Stage) -> None:
         world, a = stage.world, stage.joins(A)
         await stage.comes_to("watch a#1")
         world.slow = True
-        b = stage.joins(B)  # which is held back until the tape is flushed, and all that follows
+        b = stage.joins(B)  # b and all that follows wait until the tape is flushed
         stage.steps(a, 4)
         stage.syncer.feed(Arrived(contribution(a, Fragment(0), (0, 4))))
         assert stage.state.fragments[0].round is not None
@@ -550,7 +553,7 @@ def test_a_merge_that_was_held_back_while_its_shard_died_is_not_ordered() -> Non
     plays(scene, every=4)
 
 
-def test_the_rules_hear_how_long_a_publication_was_on_its_way() -> None:
+def test_rules_hear_how_long_a_publication_took() -> None:
     async def scene(stage: Stage) -> None:
         a = stage.joins(A)
         stage.world.tells = Reached(Fragment(0), Version(0, 0), ((a, 0.7),))
@@ -564,12 +567,12 @@ def test_the_rules_hear_how_long_a_publication_was_on_its_way() -> None:
 
 
 class Broken(Exception):
-    """What something in the world raises."""
+    """An exception of something in the world."""
 
 
 @pytest.mark.parametrize("what", ["watch", "collect", "merge", "store", "publish"])
-def test_whatever_fails_in_a_task_fails_the_run(what: str) -> None:
-    """Nothing is lost in silence."""
+def test_failure_in_a_task_fails_the_run(what: str) -> None:
+    """No exception is swallowed."""
 
     async def scene(stage: Stage) -> None:
         stage.world.broken[what] = Broken(what)
@@ -584,8 +587,8 @@ def test_whatever_fails_in_a_task_fails_the_run(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["write", "flush"])
-def test_a_tape_that_cannot_be_written_fails_the_run(what: str) -> None:
-    """Whoever spoke hears of it, and nothing is done that was not written down."""
+def test_unwritable_tape_fails_the_run(what: str) -> None:
+    """The caller gets the error, and no effect without an entry on the tape is carried out."""
 
     async def scene(stage: Stage) -> None:
         stage.world.broken[what] = OSError("no space left on device")
@@ -601,7 +604,7 @@ def test_a_tape_that_cannot_be_written_fails_the_run(what: str) -> None:
 # --- replay ---------------------------------------------------------------------------------------
 
 
-def test_the_tape_alone_gives_the_state_again() -> None:
+def test_replay_of_the_tape_gives_the_same_state() -> None:
     async def scene(stage: Stage) -> None:
         a, b = stage.joins(A), stage.joins(B)
         for step in range(1, 14):

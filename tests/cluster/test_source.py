@@ -1,4 +1,4 @@
-"""A user's code is known by its bytes, wherever it lies, with what it imports of his own."""
+"""Tests of the digest of a user's code: it covers the code and its own imports, at any path."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def task(data):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the user's modules are, first on the path."""
+    """Make the folder of the user's modules, first on the path."""
     own = tmp_path / "own"
     (own / "package" / "deep").mkdir(parents=True)
     for name, content in {
@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def sha256(target: str | None = "mine:task") -> str:
-    """As a process that has just begun has it."""
+    """Return the digest as a new process computes it."""
     user_sha256.cache_clear()
     return user_sha256(target)
 
@@ -52,14 +52,14 @@ def change(file: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["mine.py", "helper.py", "later.py"])
-def test_what_it_imports_by_name_is_part_of_it(folder: Path, name: str) -> None:
+def test_digest_covers_imports_by_name(folder: Path, name: str) -> None:
     before = sha256()
     assert before == sha256()
     change(folder / name)
     assert sha256() != before
 
 
-def test_what_it_does_not_import_is_not(folder: Path) -> None:
+def test_digest_ignores_what_is_not_imported(folder: Path) -> None:
     before = sha256()
     change(folder / "unused.py")
     change(folder / "package/other.py")
@@ -67,13 +67,13 @@ def test_what_it_does_not_import_is_not(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["package/other.py", "package/deep/er.py", "helper.py"])
-def test_of_a_package_all_is_part_of_it(folder: Path, name: str) -> None:
+def test_digest_covers_the_whole_package(folder: Path, name: str) -> None:
     before = sha256("package.deep.er:task")
     change(folder / name)
     assert sha256("package.deep.er:task") != before
 
 
-def test_a_copy_elsewhere_is_the_same(
+def test_copy_elsewhere_has_the_same_digest(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray unpacks a working directory where it likes, and never twice in one place."""
@@ -84,7 +84,7 @@ def test_a_copy_elsewhere_is_the_same(
     assert (sha256("package:task"), sha256()) == before
 
 
-def test_a_file_that_is_renamed_is_another(folder: Path) -> None:
+def test_renamed_file_changes_the_digest(folder: Path) -> None:
     before = sha256("package:task")
     (folder / "package/other.py").rename(folder / "package/others.py")
     assert sha256("package:task") != before
@@ -93,8 +93,8 @@ def test_a_file_that_is_renamed_is_another(folder: Path) -> None:
 INSTALLED = ("optax:adam", "jax.nn:relu", "typing_extensions:Any", "json:loads", None)
 
 
-def test_what_is_installed_is_not_read() -> None:
-    """JAX and all that it imports would take seconds."""
+def test_installed_packages_are_not_read() -> None:
+    """Reading JAX and all that it imports would take seconds."""
     began_s = time.process_time()
     assert {sha256(target) for target in INSTALLED} == {""}
     assert time.process_time() - began_s < 1
@@ -103,7 +103,7 @@ def test_what_is_installed_is_not_read() -> None:
     assert not source._is_own(Path("/somewhere/lib/python3/dist-packages/mine.py"))
 
 
-def test_nothing_is_imported_and_nothing_need_be_there(folder: Path) -> None:
+def test_digest_imports_nothing_and_accepts_missing_modules(folder: Path) -> None:
     (folder / "broken.py").write_text("raise ZeroDivisionError")
     (folder / "wrong.py").write_text("this is no Python")
     (folder / "loose").mkdir()

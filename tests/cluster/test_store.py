@@ -1,4 +1,4 @@
-"""What is on the disk is whole, or it is refused in words."""
+"""Tests that files on the disk are whole, or are refused with a message."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def contents(folder: Path) -> list[str]:
 
 
 def flips(path: Path, every: int) -> Iterator[None]:
-    """The file with one wrong bit, at one place after another."""
+    """Flip one bit of the file, at one place after another."""
     whole = path.read_bytes()
     for place in range(0, len(whole), every):
         flipped = whole[place] ^ 1 << place % 8
@@ -98,7 +98,7 @@ def flips(path: Path, every: int) -> Iterator[None]:
 # --- whole files ----------------------------------------------------------------------------------
 
 
-def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+def test_file_is_replaced_atomically(tmp_path: Path) -> None:
     path = tmp_path / "new" / "file"
     write(path, b"one")
     with path.open("rb") as reading:
@@ -108,7 +108,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert contents(path.parent) == ["file"]
 
 
-def test_a_write_that_fails_leaves_what_was_there_and_no_stray_file(
+def test_failed_write_leaves_the_old_file_and_no_stray_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"
@@ -124,7 +124,7 @@ def test_a_write_that_fails_leaves_what_was_there_and_no_stray_file(
     assert contents(tmp_path) == ["file"]
 
 
-def test_json_is_for_people_too(tmp_path: Path) -> None:
+def test_json_is_readable_for_people(tmp_path: Path) -> None:
     write_json(tmp_path / "summary.json", {"merges": 3, "recovery_s": []})
     text = (tmp_path / "summary.json").read_text()
     assert json.loads(text) == {"merges": 3, "recovery_s": []}
@@ -147,7 +147,7 @@ def saved(folder: Path, versions: list[Version], **options: Any) -> list[Path]:
     return paths
 
 
-def test_the_model_is_saved_by_the_names_of_its_tree(tmp_path: Path) -> None:
+def test_model_is_saved_by_the_names_of_its_tree(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     versions = [Version(0, number) for number in (3, 2, 2)]
     assert saved(tmp_path, versions) == [path]
@@ -164,10 +164,10 @@ def test_the_model_is_saved_by_the_names_of_its_tree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("part_bytes", "files"), [(96, 2), (24, 2), (20, 3), (1, 3)])
-def test_a_large_model_is_in_several_files_with_an_index(
+def test_large_model_is_in_several_files_with_an_index(
     tmp_path: Path, part_bytes: int, files: int
 ) -> None:
-    """As Hugging Face's tools have it; a tensor is whole in one of them, however large it is."""
+    """The format is that of Hugging Face's tools. A tensor is never split, however large it is."""
     *parts, last = saved(tmp_path, [Version(0, 2**60)] * 3, part_bytes=part_bytes)
     numbers = range(1, files + 1)
     assert [path.name for path in parts] == [
@@ -183,7 +183,7 @@ def test_a_large_model_is_in_several_files_with_an_index(
         np.testing.assert_array_equal(there[leaf.path], wanted)
 
 
-def test_a_model_that_cannot_be_had_whole_leaves_nothing(tmp_path: Path) -> None:
+def test_incomplete_model_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"an older one")
     files = ModelFiles(tmp_path, MODEL)
     files.add(Version(0, 1), flats()[0])
@@ -193,7 +193,7 @@ def test_a_model_that_cannot_be_had_whole_leaves_nothing(tmp_path: Path) -> None
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"an older one"]
 
 
-def test_the_fingerprint_is_of_the_fragments_in_order() -> None:
+def test_fingerprint_covers_the_fragments_in_order() -> None:
     together = b"".join(flat.astype("<f4").tobytes() for flat in flats())
     assert fingerprint(flats()) == hashlib.sha256(together).hexdigest()
     assert fingerprint(flats()) != fingerprint(flats()[::-1])
@@ -238,7 +238,7 @@ def read(folder: Path) -> list[Event]:
     return [row.event for row in read_tape(Folder(folder), LAYOUT).events]
 
 
-def test_every_kind_of_event_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_every_kind_of_event_survives_a_round_trip(tmp_path: Path) -> None:
     written(tmp_path, OF_EVERY_KIND).close()
     recording = read_tape(Folder(tmp_path), LAYOUT)
     assert [row[:3] for row in recording.events] == [
@@ -248,8 +248,8 @@ def test_every_kind_of_event_comes_back_as_it_was(tmp_path: Path) -> None:
     assert (recording.generations, recording.damage) == (1, None)
 
 
-def test_a_tape_can_be_read_while_it_grows(tmp_path: Path) -> None:
-    """It can be read up to what was flushed last."""
+def test_tape_can_be_read_while_it_grows(tmp_path: Path) -> None:
+    """A reader sees everything up to the last flush."""
     tape = written(tmp_path, OF_EVERY_KIND[:4])
     tape.sync()
     tape.append(9.0, Tick(), ())
@@ -260,7 +260,7 @@ def test_a_tape_can_be_read_while_it_grows(tmp_path: Path) -> None:
     assert len(read(tmp_path)) == 5, "closing it twice does no harm"
 
 
-def test_a_long_tape_is_flushed_now_and_then(tmp_path: Path) -> None:
+def test_long_tape_is_flushed_regularly(tmp_path: Path) -> None:
     tape = written(tmp_path, [Tick()] * (2 * FLUSH_EVENTS + 1))
     until(lambda: len(read(tmp_path)) == 2 * FLUSH_EVENTS)
     tape.close()
@@ -269,7 +269,7 @@ def test_a_long_tape_is_flushed_now_and_then(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "start", [0, 1, FLUSH_EVENTS, FLUSH_EVENTS + 1, 2 * FLUSH_EVENTS + 3, 9999]
 )
-def test_what_is_before_the_start_is_passed_over(tmp_path: Path, start: int) -> None:
+def test_events_before_the_start_are_skipped(tmp_path: Path, start: int) -> None:
     events = [*OF_EVERY_KIND, *[Tick()] * (2 * FLUSH_EVENTS)]
     written(tmp_path, events).close()
     written(tmp_path, OF_EVERY_KIND[:2], generation=1, first_seq=len(events)).close()
@@ -281,7 +281,7 @@ def test_what_is_before_the_start_is_passed_over(tmp_path: Path, start: int) -> 
 
 
 @pytest.mark.parametrize("room", [0, 1, 100, 700])
-def test_a_full_disk_delays_a_tape_and_tears_no_hole_into_it(tmp_path: Path, room: int) -> None:
+def test_full_disk_delays_a_tape_without_gaps(tmp_path: Path, room: int) -> None:
     with SystemCalls(tmp_path) as disk:
         tape = written(tmp_path, OF_EVERY_KIND[:2])
         tape.sync()
@@ -309,7 +309,7 @@ def test_a_full_disk_delays_a_tape_and_tears_no_hole_into_it(tmp_path: Path, roo
 
 def test_generations_follow_each_other(tmp_path: Path) -> None:
     killed = written(tmp_path, OF_EVERY_KIND[:4])
-    killed.sync()  # ... but it will write no end
+    killed.sync()  # its process writes no end
     written(tmp_path, OF_EVERY_KIND[4:], generation=1, first_seq=4).close()
     assert read(tmp_path) == [*OF_EVERY_KIND]
     assert read_tape(Folder(tmp_path), LAYOUT).generations == 2
@@ -319,7 +319,7 @@ def test_generations_follow_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", [b"", b"half a header", None])
-def test_a_generation_that_died_before_its_first_promise_hides_none_after_it(
+def test_generation_that_died_early_does_not_hide_the_next(
     tmp_path: Path, torn: bytes | None
 ) -> None:
     written(tmp_path, OF_EVERY_KIND[:4]).close()
@@ -335,8 +335,11 @@ def test_a_generation_that_died_before_its_first_promise_hides_none_after_it(
 
 
 @pytest.mark.parametrize("start", [0, 4, 5])
-def test_what_a_syncer_wrote_that_nobody_heard_any_more_is_void(tmp_path: Path, start: int) -> None:
-    """Its node was cut off, it wrote on; the next generation went on from what it found."""
+def test_events_of_a_cut_off_syncer_are_void(tmp_path: Path, start: int) -> None:
+    """A syncer on a node that was cut off wrote on.
+
+    The next generation went on from what it had found.
+    """
     cut_off = written(tmp_path, OF_EVERY_KIND[:4])
     cut_off.sync()
     written(tmp_path, OF_EVERY_KIND[4:], generation=1, first_seq=4).close()
@@ -348,7 +351,7 @@ def test_what_a_syncer_wrote_that_nobody_heard_any_more_is_void(tmp_path: Path, 
     assert (recording.length, recording.damage) == (len(OF_EVERY_KIND), None)
 
 
-def test_a_generation_that_went_on_from_what_is_damaged_now_is_left_out(tmp_path: Path) -> None:
+def test_generation_after_a_damaged_one_is_left_out(tmp_path: Path) -> None:
     first = written(tmp_path, OF_EVERY_KIND[:2])
     first.sync()
     good = (tmp_path / "tape-0.arrow").stat().st_size
@@ -364,7 +367,7 @@ def test_a_generation_that_went_on_from_what_is_damaged_now_is_left_out(tmp_path
     assert "event 4 where" in recording.damage
 
 
-def test_a_tape_that_was_cut_off_is_good_up_to_there(tmp_path: Path) -> None:
+def test_truncated_tape_is_good_up_to_the_cut(tmp_path: Path) -> None:
     tape = written(tmp_path, OF_EVERY_KIND[:4])
     tape.sync()
     tape.append(9.0, Tick(), ())
@@ -376,8 +379,8 @@ def test_a_tape_that_was_cut_off_is_good_up_to_there(tmp_path: Path) -> None:
         assert read(tmp_path) in ([*OF_EVERY_KIND[:4]], [*OF_EVERY_KIND[:4], Tick()])
 
 
-def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
-    """Wherever it is: what is read is a beginning of what was written, or it is refused."""
+def test_flipped_bit_in_a_tape_is_noticed(tmp_path: Path) -> None:
+    """Wherever the bit is, the tape reads as a prefix of what was written, or is refused."""
     written(tmp_path, OF_EVERY_KIND).close()
     noticed = places = 0
     for _ in flips(tmp_path / "tape-0.arrow", 5):
@@ -393,7 +396,7 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
     assert noticed > places / 2, "the rest is padding, or names nothing that is read"
 
 
-def test_what_is_no_tape_of_this_run_is_refused(tmp_path: Path) -> None:
+def test_tape_of_another_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Damaged, match="no tape"):
         read_tape(Folder(tmp_path), LAYOUT)
     written(tmp_path, OF_EVERY_KIND).close()
@@ -408,7 +411,7 @@ def test_what_is_no_tape_of_this_run_is_refused(tmp_path: Path) -> None:
 
 
 def lived() -> State:
-    """A state with something of everything in it."""
+    """Return a state with something of everything in it."""
     rules = rule(every=4, fragments=2, quorum=2)
     state = initial(rules)
     says: Sequence[Event] = (
@@ -428,7 +431,7 @@ def snapshot() -> Snapshot:
     return Snapshot(lived(), 6, 5 / 3, {"faults": 1, "first_s": math.inf}, 17, "a source")
 
 
-def test_a_snapshot_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_snapshot_survives_a_round_trip(tmp_path: Path) -> None:
     assert load_snapshot(Folder(tmp_path), LAYOUT) is None
     save_snapshot(Folder(tmp_path), snapshot(), LAYOUT)
     assert load_snapshot(Folder(tmp_path), LAYOUT) == snapshot()
@@ -444,9 +447,7 @@ def test_a_snapshot_comes_back_as_it_was(tmp_path: Path) -> None:
         ("}", "", "cannot be read"),
     ],
 )
-def test_a_snapshot_that_was_changed_is_refused(
-    tmp_path: Path, before: str, after: str, says: str
-) -> None:
+def test_changed_snapshot_is_refused(tmp_path: Path, before: str, after: str, says: str) -> None:
     save_snapshot(Folder(tmp_path), snapshot(), LAYOUT)
     path = tmp_path / "state.json"
     assert before in path.read_text()
@@ -468,7 +469,7 @@ def same(a: Arrays, b: Arrays) -> bool:
     return a.version == b.version and all(np.array_equal(x, y) for x, y in pairs)
 
 
-def test_the_newest_versions_of_a_fragment_are_kept_and_the_first(tmp_path: Path) -> None:
+def test_newest_versions_and_the_first_are_kept(tmp_path: Path) -> None:
     store = FragmentStore(Folder(tmp_path), MODEL, keep=2)
     store.save(F0, arrays(0), first=True)
     for number in range(1, 6):
@@ -481,7 +482,7 @@ def test_the_newest_versions_of_a_fragment_are_kept_and_the_first(tmp_path: Path
         store.oldest(Fragment(1))
 
 
-def test_a_later_generation_is_newer_whatever_its_number(tmp_path: Path) -> None:
+def test_later_generation_is_newer_whatever_its_number(tmp_path: Path) -> None:
     store = FragmentStore(Folder(tmp_path), MODEL, keep=4)
     store.save(F0, arrays(12), first=True)
     store.save(F0, arrays(11, generation=1))
@@ -489,7 +490,7 @@ def test_a_later_generation_is_newer_whatever_its_number(tmp_path: Path) -> None
     assert store.newest(F0, upto=Version(0, 99)).version == Version(0, 12)
 
 
-def test_a_damaged_version_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+def test_damaged_version_is_skipped_for_the_one_before(tmp_path: Path) -> None:
     store = FragmentStore(Folder(tmp_path), MODEL, keep=4)
     for number in range(4):
         store.save(F0, arrays(number), first=number == 0)
@@ -505,7 +506,7 @@ def test_a_damaged_version_is_passed_over_for_the_one_before(tmp_path: Path) -> 
 
 
 def stored(folder: Path, last: int) -> FragmentStore:
-    """Version 0, for replay, and the newest two up to `last`."""
+    """Store the versions up to `last`; version 0, for replay, and the newest two remain."""
     store = FragmentStore(Folder(folder), MODEL, keep=2)
     for number in range(last + 1):
         store.save(F0, arrays(number), first=number == 0)
@@ -516,8 +517,11 @@ def path_of(folder: Path, number: int) -> Path:
     return folder / fragment_name(F0, Version(0, number))
 
 
-def test_a_fragment_never_goes_back_further_than_to_what_is_retained(tmp_path: Path) -> None:
-    """The first version is there for replay: it is no beginning once there are trained ones."""
+def test_fragment_never_goes_back_beyond_the_retained_versions(tmp_path: Path) -> None:
+    """The first version is kept for replay.
+
+    A run does not resume from it once others are trained.
+    """
     store = stored(tmp_path, 5)
     with pytest.raises(
         Damaged, match=r"up to v3 of generation 0 among the newest 2; stored are v0"
@@ -534,17 +538,15 @@ def test_a_fragment_never_goes_back_further_than_to_what_is_retained(tmp_path: P
 
 
 @pytest.mark.parametrize("last", [0, 1])
-def test_a_run_that_has_just_begun_goes_on_from_its_first_version(
-    tmp_path: Path, last: int
-) -> None:
-    """The next one was stored and is not public yet, or is damaged."""
+def test_new_run_resumes_from_its_first_version(tmp_path: Path, last: int) -> None:
+    """The next version is stored and not public yet, or is damaged."""
     store = stored(tmp_path, last)
     assert same(store.newest(F0, Version(0, 0)), arrays(0))
     path_of(tmp_path, 1).write_bytes(b"")
     assert same(store.newest(F0, Version(0, 1)), arrays(0))
 
 
-def test_what_is_later_is_set_aside_until_it_is_wanted_or_forgotten(tmp_path: Path) -> None:
+def test_later_version_is_set_aside_until_it_is_wanted_or_forgotten(tmp_path: Path) -> None:
     store, depot = stored(tmp_path, 5), Folder(tmp_path)
     store.forget_after(F0, Version(0, 4))
     assert not store.has(F0, Version(0, 5))
@@ -558,7 +560,7 @@ def test_what_is_later_is_set_aside_until_it_is_wanted_or_forgotten(tmp_path: Pa
     assert [each.version.number for each in stored_versions(depot)[F0]] == [0, 4]
 
 
-def test_a_file_under_the_name_of_another_is_refused(tmp_path: Path) -> None:
+def test_file_under_another_name_is_refused(tmp_path: Path) -> None:
     store = stored(tmp_path, 5)
     shutil.copy(path_of(tmp_path, 4), path_of(tmp_path, 5))
     with pytest.raises(Damaged, match=r"another file under this name: version 0\.4, not 0\.5"):
@@ -569,7 +571,7 @@ def test_a_file_under_the_name_of_another_is_refused(tmp_path: Path) -> None:
         store.load(Fragment(7), Version(0, 4))
 
 
-def test_a_file_of_another_run_is_refused_and_one_that_names_none_is_read(tmp_path: Path) -> None:
+def test_file_of_another_run_is_refused_unless_it_names_no_run(tmp_path: Path) -> None:
     stored(tmp_path / "other", 5)
     mine = stored(tmp_path / "mine", 5)
     old = FragmentStore(Folder(tmp_path / "old"), MODEL, keep=2)
@@ -577,14 +579,14 @@ def test_a_file_of_another_run_is_refused_and_one_that_names_none_is_read(tmp_pa
     shutil.copy(path_of(tmp_path / "other", 5), path_of(tmp_path / "mine", 5))
     with pytest.raises(Damaged, match=r"another file under this name: run [0-9a-f]{32}, not"):
         mine.load(F0, Version(0, 5))
-    (tmp_path / "mine" / IDENTITY).unlink()  # then it cannot be compared
+    (tmp_path / "mine" / IDENTITY).unlink()  # without it runs cannot be compared
     anew = FragmentStore(Folder(tmp_path / "mine"), MODEL, keep=2)
     assert same(anew.load(F0, Version(0, 5)), arrays(5))
     shutil.copy(path_of(tmp_path / "old", 5), path_of(tmp_path / "mine", 5))
     assert same(mine.load(F0, Version(0, 5)), arrays(5))
 
 
-def test_files_of_before_they_had_an_identity_are_read(tmp_path: Path) -> None:
+def test_files_without_an_identity_are_read(tmp_path: Path) -> None:
     parts = {"master": flats()[0], "momentum": flats()[0], "public": flats()[0]}
     path_of(tmp_path, 3).parent.mkdir()
     path_of(tmp_path, 3).write_bytes(
@@ -598,7 +600,7 @@ def test_files_of_before_they_had_an_identity_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["f0000-old.safetensors", "f0000-g0-v00000005 (copy).safetensors", "README.txt"]
 )
-def test_a_copy_that_people_keep_is_in_nobodys_way(tmp_path: Path, name: str) -> None:
+def test_other_files_among_the_fragments_do_no_harm(tmp_path: Path, name: str) -> None:
     store = stored(tmp_path, 5)
     shutil.copy(path_of(tmp_path, 0), tmp_path / "fragments" / name)
     assert same(store.newest(F0), arrays(5))
@@ -607,7 +609,7 @@ def test_a_copy_that_people_keep_is_in_nobodys_way(tmp_path: Path, name: str) ->
     assert name in contents(tmp_path / "fragments")
 
 
-def test_an_identity_is_one_and_is_never_believed_wrongly(tmp_path: Path) -> None:
+def test_identity_is_stable_and_damage_to_it_is_noticed(tmp_path: Path) -> None:
     depot = Folder(tmp_path)
     assert identity_of(depot) == ""
     run = have_identity(depot)
@@ -617,7 +619,7 @@ def test_an_identity_is_one_and_is_never_believed_wrongly(tmp_path: Path) -> Non
         assert identity_of(depot) in ("", run)
 
 
-def test_a_flipped_bit_in_a_fragment_is_noticed(tmp_path: Path) -> None:
+def test_flipped_bit_in_a_fragment_is_noticed(tmp_path: Path) -> None:
     store = FragmentStore(Folder(tmp_path), MODEL, keep=1)
     store.save(F0, arrays(1))
     (path,) = (tmp_path / "fragments").iterdir()
@@ -626,7 +628,7 @@ def test_a_flipped_bit_in_a_fragment_is_noticed(tmp_path: Path) -> None:
             store.newest(F0)
 
 
-def test_a_flipped_bit_in_a_snapshot_is_noticed(tmp_path: Path) -> None:
+def test_flipped_bit_in_a_snapshot_is_noticed(tmp_path: Path) -> None:
     save_snapshot(Folder(tmp_path), snapshot(), LAYOUT)
     for _ in flips(tmp_path / "state.json", 7):
         with pytest.raises(Damaged):
@@ -634,7 +636,7 @@ def test_a_flipped_bit_in_a_snapshot_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wire", Wire)
-def test_a_contribution_is_kept_as_it_was_encoded(tmp_path: Path, wire: Wire) -> None:
+def test_contribution_is_stored_as_it_was_encoded(tmp_path: Path, wire: Wire) -> None:
     said, payload = ContributionId(A, F0, 3, 7), encode(wire, flats()[F0])
     save_contribution(Folder(tmp_path), said, payload, LAYOUT)
     kept, _ = split(load_contribution(Folder(tmp_path), said, LAYOUT))

@@ -1,5 +1,7 @@
-"""Storing is beside everything else: it takes a share of the time, and a depot that does not answer
-stops nobody."""
+"""Tests of storing beside everything else.
+
+Storing takes a share of the time, and a depot that does not answer stops nobody.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ WAIT_S = 60.0
 
 
 @pytest.mark.parametrize("fragments", [1, 3, 8])
-def test_storing_takes_its_share_of_the_time_and_no_fragment_is_left_out(fragments: int) -> None:
+def test_storing_takes_its_share_of_the_time_for_all_fragments(fragments: int) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     dice = random.Random(seed)
@@ -67,7 +69,7 @@ def test_storing_takes_its_share_of_the_time_and_no_fragment_is_left_out(fragmen
     assert min(stored.values()) >= now_s / rarest_s - 1, "each has an equal part"
 
 
-def test_what_is_small_or_was_said_is_stored_each_time() -> None:
+def test_fragments_are_stored_each_time_if_small_or_configured() -> None:
     small = StoringPace(measured=True, sizes={F0: SMALL_BYTES // 12, F1: SMALL_BYTES})
     said = StoringPace(measured=False, sizes={F0: SMALL_BYTES})
     for pace in (small, said):
@@ -82,7 +84,7 @@ def test_what_is_small_or_was_said_is_stored_each_time() -> None:
 
 
 class Hanging:
-    """A write that hangs until it is let go; how often it was called."""
+    """A write that hangs until `go` is set, and counts its calls."""
 
     def __init__(self) -> None:
         self.begun, self.go, self.calls = threading.Event(), threading.Event(), 0
@@ -94,7 +96,7 @@ class Hanging:
         return True
 
 
-def test_a_store_that_hangs_is_given_up_and_so_is_what_waits_behind_it() -> None:
+def test_hanging_store_is_given_up_with_all_that_waits_behind_it() -> None:
     now_s, hanging = [0.0], Hanging()
     thread = StoringThread(StoringPace(measured=False, sizes={F0: 1, F1: 1}), lambda: now_s[0])
 
@@ -124,8 +126,8 @@ def test_a_store_that_hangs_is_given_up_and_so_is_what_waits_behind_it() -> None
     asyncio.run(story())
 
 
-def test_what_has_no_copy_yet_is_not_given_up() -> None:
-    """Else it would be published, and merged into, while it is read."""
+def test_store_without_a_copy_is_not_given_up() -> None:
+    """Otherwise the arrays would be published and merged into while they are read."""
     now_s, hanging = [0.0], Hanging()
     thread = StoringThread(StoringPace(measured=False, sizes={F0: 1}), lambda: now_s[0])
 
@@ -148,7 +150,7 @@ def test_what_has_no_copy_yet_is_not_given_up() -> None:
 
 @pytest.fixture
 def hung(monkeypatch: pytest.MonkeyPatch) -> Hanging:
-    """What a folder does from now on when anything is put into place or added in it."""
+    """Make writes of fragment 0 in a folder hang until `go` is set."""
     hanging, was = Hanging(), folder.write
 
     def write(path: Path, *content: bytes) -> None:
@@ -169,7 +171,7 @@ def received(shard: ShardActor, p: Fragment, base: Version) -> Contribution:
     )
 
 
-def test_gate_and_merges_of_other_fragments_go_on_while_one_is_stored(
+def test_merges_of_other_fragments_go_on_while_one_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: Hanging
 ) -> None:
     monkeypatch.setattr(storing, "SILENCE_S", 0.2)
@@ -217,11 +219,13 @@ def test_gate_and_merges_of_other_fragments_go_on_while_one_is_stored(
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["run directory", "durability.dir"])
-def test_a_disk_that_hangs_does_not_stop_the_syncers_event_loop(
+def test_hanging_disk_does_not_block_the_syncers_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
 ) -> None:
-    """Not a single system call is made there: who asks for the status is answered, and a word
-    that must be durable waits."""
+    """The event loop itself makes no system call.
+
+    A status is answered at once, and a request that must be durable waits.
+    """
     played = Played(tmp_path / "there" / "run")
     played.to_the_end(6)
     text = f'{CONFIG}\ndir = "{tmp_path / "there"}"\n' if elsewhere else CONFIG

@@ -1,4 +1,4 @@
-"""The door of a cluster, where a person's mistakes are told in words; the rest is tests/live."""
+"""Tests of job submission: mistakes of users get clear messages. The rest is in tests/live."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Head(BaseHTTPRequestHandler):
         self.wfile.write(said.encode())
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 class OlderHead(Head):
@@ -61,14 +61,14 @@ def served(head: type[Head]) -> Generator[str]:
         thread.join()
 
 
-def test_a_head_that_has_just_started_is_asked_again() -> None:
+def test_head_that_has_just_started_is_asked_again() -> None:
     Head.no_agent = 2
     with served(Head) as address:
         assert submit(load(TINY), "name", address, None).name == "name"
     assert Head.no_agent == 0
 
 
-def test_a_cluster_with_another_ray_is_refused() -> None:
+def test_cluster_with_another_ray_is_refused() -> None:
     with (
         served(OlderHead) as older,
         pytest.raises(UserMistake, match=r"runs Ray 2\.59\.0, and this is Ray 2\.60"),
@@ -77,13 +77,13 @@ def test_a_cluster_with_another_ray_is_refused() -> None:
 
 
 @pytest.mark.parametrize("address", ["head:8265", "10.0.0.1", "auto"])
-def test_what_is_no_job_server_is_refused(address: str) -> None:
+def test_address_that_is_no_job_server_is_refused(address: str) -> None:
     with pytest.raises(UserMistake, match=r"such as http://HEAD:8265"):
         submit(load(TINY), "name", address, None)
 
 
 @pytest.mark.parametrize("name", ["cluster/", "archipelago.toml", "islands.py"])
-def test_a_folder_that_would_be_mixed_up_with_ours_is_refused(tmp_path: Path, name: str) -> None:
+def test_folder_with_names_of_ours_is_refused(tmp_path: Path, name: str) -> None:
     if name.endswith("/"):
         (tmp_path / name).mkdir()
     else:
@@ -92,6 +92,6 @@ def test_a_folder_that_would_be_mixed_up_with_ours_is_refused(tmp_path: Path, na
         submit(load(TINY), "name", "http://127.0.0.1:1", tmp_path)
 
 
-def test_a_folder_that_holds_our_own_source_is_fine() -> None:
+def test_folder_with_our_own_source_is_accepted() -> None:
     with pytest.raises(UserMistake, match="cannot be used"):  # it gets as far as the address
         submit(load(TINY), "name", "http://127.0.0.1:1", TINY.parents[1])

@@ -1,4 +1,4 @@
-"""An exception of an island says its class, its message and its line, and its traceback is kept."""
+"""Tests of an island's exceptions: class, message and line are shown, the traceback is kept."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def broken() -> Exception:
         return error
 
 
-def test_a_failure_says_what_was_raised_and_where() -> None:
+def test_failure_names_the_exception_and_its_place() -> None:
     found = raised(Reason.TRAIN, broken()).why
     assert re.fullmatch(r"KeyError in train: 'f6' \(cluster/test_tracebacks.py:\d+\)", found), found
     assert words_of(broken()).startswith("KeyError: 'f6' (cluster/test_tracebacks.py:")
     assert words_of(OSError("full")) == "OSError: full", "it was never raised"
 
 
-def test_what_another_process_raised_is_named_by_its_class() -> None:
+def test_exception_of_another_process_is_named_by_its_class() -> None:
     error = RayTaskError("f", "Traceback ...", ValueError("theirs"))
     assert raised(Reason.OFFER, error).why == "ValueError in offer: theirs"
 
 
-def test_the_newest_tracebacks_of_each_seat_are_kept(tmp_path: Path) -> None:
+def test_newest_tracebacks_of_each_seat_are_kept(tmp_path: Path) -> None:
     for number in range(1, KEPT + 4):
         assert keep_traceback(tmp_path, Seat("a"), f"broke {number}") == f"{FOLDER}/a-{number}.txt"
     assert keep_traceback(tmp_path, Seat("a-b"), "another seat") == f"{FOLDER}/a-b-1.txt"
@@ -43,11 +43,11 @@ def test_the_newest_tracebacks_of_each_seat_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / FOLDER / f"a-{KEPT + 3}.txt").read_text() == f"broke {KEPT + 3}"
 
 
-def test_a_run_directory_that_takes_nothing_costs_the_file_and_nothing_else(tmp_path: Path) -> None:
+def test_unwritable_run_directory_costs_only_the_file(tmp_path: Path) -> None:
     assert keep_traceback(tmp_path / "gone", Seat("a"), "words") == ""
 
 
-def test_the_summary_counts_exceptions_apart_from_faults() -> None:
+def test_summary_counts_exceptions_apart_from_faults() -> None:
     def shown(**more: object) -> str:
         console = Console(file=StringIO(), width=120)
         console.print(summary_table({"faults": 0, **more}))

@@ -1,4 +1,4 @@
-"""The watch over syncer, shards and evaluator: which process hangs, and what that comes to."""
+"""Tests of the watchdog over syncer, shards and evaluator: which process hangs, what follows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVERY_S = 0.5
 
 @dataclass
 class Process:
-    """A process that gives signs, or not; `restarts` of it."""
+    """A process that answers with a sign, or not, and counts its restarts."""
 
     answers: bool = True
     sign: object = None
@@ -62,14 +62,14 @@ def watched(*, vital: bool = True) -> tuple[Clock, Process]:
     return clock, process
 
 
-def test_a_process_that_gives_signs_is_left_alone() -> None:
+def test_process_that_gives_signs_is_left_alone() -> None:
     clock, process = watched()
     clock.look_for(100 * HANG_S)
     assert process.restarts == 0
     assert 90 * OFTEN < process.asked < 110 * OFTEN, "asked now and then, not at every look"
 
 
-def test_a_process_that_gives_no_sign_any_more_is_restarted_in_time() -> None:
+def test_process_without_signs_is_restarted_in_time() -> None:
     clock, process = watched()
     clock.look_for(HANG_S)
     process.answers = False
@@ -80,7 +80,7 @@ def test_a_process_that_gives_no_sign_any_more_is_restarted_in_time() -> None:
     assert clock.watch.restarts == 1
 
 
-def test_a_process_that_starts_has_more_patience() -> None:
+def test_starting_process_gets_more_time() -> None:
     clock, process = watched()
     process.answers = False
     clock.look_for(STARTING_S - HANG_S)
@@ -89,7 +89,7 @@ def test_a_process_that_starts_has_more_patience() -> None:
     assert process.restarts == 1
 
 
-def test_a_process_that_died_and_comes_back_is_not_restarted_again() -> None:
+def test_process_that_is_coming_back_is_not_restarted_again() -> None:
     clock, process = watched()
     clock.look_for(HANG_S)
     process.away = True
@@ -99,7 +99,7 @@ def test_a_process_that_died_and_comes_back_is_not_restarted_again() -> None:
     assert process.restarts == 0, "it imports and compiles"
 
 
-def test_time_in_which_the_fleet_itself_stood_still_does_not_count() -> None:
+def test_time_in_which_the_fleet_stood_still_does_not_count() -> None:
     clock, process = watched()
     clock.look_for(HANG_S)
     process.answers = False
@@ -114,7 +114,7 @@ def test_time_in_which_the_fleet_itself_stood_still_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(("moves", "restarts"), [(False, 1), (True, 0)])
-def test_one_that_owes_an_answer_and_gives_the_same_sign_again_and_again(
+def test_process_that_owes_an_answer_is_restarted_if_its_sign_is_the_same(
     moves: bool, restarts: int
 ) -> None:
     clock, process = watched()
@@ -135,20 +135,20 @@ def hangs_again_and_again(clock: Clock, process: Process, between: Callable[[], 
         clock.look_for(HANG_S + 2 * EVERY_S)
 
 
-def test_the_run_ends_only_after_so_many_restarts_without_progress() -> None:
+def test_run_ends_after_several_restarts_without_progress() -> None:
     clock, process = watched()
     with pytest.raises(RunFailed, match=r"shard-0 hangs .* and was restarted 3 times"):
         hangs_again_and_again(clock, process, lambda: None)
     assert process.restarts == 3
 
 
-def test_progress_between_forgives() -> None:
+def test_progress_resets_the_count_of_restarts() -> None:
     clock, process = watched()
     hangs_again_and_again(clock, process, clock.watch.progressed)
     assert process.restarts == 6
 
 
-def test_an_evaluator_that_hangs_never_ends_the_run() -> None:
+def test_evaluator_that_hangs_never_ends_the_run() -> None:
     clock, process = watched(vital=False)
     hangs_again_and_again(clock, process, lambda: None)
     assert process.restarts == 6

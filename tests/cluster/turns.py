@@ -1,7 +1,7 @@
-"""Lock-step by plain turns: no clock, no network, no rounds; for what the rules are compared with.
+"""A lock-step run by plain turns, without clock, network or rounds, to compare the rules with.
 
-Every island takes a step; what is due is handed in by all, merged by the real shard, and put in
-place by all of them `overlap` steps later. Nobody is late and nobody is missing.
+Every island takes a step. All of them hand in what is due, the real shard merges it, and all adopt
+it `overlap` steps later. No island is late or missing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from islands.replica import Replica
 
 
 class Marcher:
-    """One island's learner: the real arrays and wire, and the bookkeeping written once more."""
+    """One island's learner: the real arrays and wire, with a bookkeeping of its own."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Marcher:
 
 @dataclass(slots=True)
 class Turned:
-    """What a run by turns comes to; tokens are counted over all islands and fragments."""
+    """The result of a run by turns; tokens are counted over all islands and fragments."""
 
     public: list[Flat]
     merges: int

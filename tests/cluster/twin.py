@@ -1,5 +1,7 @@
-"""The naive twin: DiLoCo and Streaming DiLoCo, in lock-step, in f64; only the gradient is the
-task's own."""
+"""A naive twin of DiLoCo and Streaming DiLoCo, in lock-step and in f64.
+
+Only the gradient is the task's own.
+"""
 
 from collections.abc import Sequence
 
@@ -17,16 +19,18 @@ def twin(
     task: Task, layout: Layout, inner: OptimizerSpec, every: int, rule: MergeRule, outer: OuterRule,
     data: Sequence[Sequence[Batch]], overlap: int = 0, blend: float = 0,
 ) -> list[np.ndarray]:  # fmt: skip
-    """The leaves of the global model after all the batches `data[island][step]`. What is merged is
-    adopted `overlap` steps later, with a share of `blend` of what a learner has. At the end every
-    fragment is merged as it is, if there were steps since it was adopted."""
+    """Return the leaves of the global model after all the batches `data[island][step]`.
+
+    Merged fragments are adopted `overlap` steps later, with a share of `blend` of what a learner
+    has. At the end every fragment is merged as it is, if there were steps since it was adopted.
+    """
     start, tree = jax.tree.flatten(task.init(0))
     model = [np.array(leaf, float) for leaf in start]
     velocity = [0 * leaf for leaf in model]  # b of the outer Nesterov step
     learners = [[[leaf.copy(), 0 * leaf, 0 * leaf] for leaf in model] for _ in data]
     count, gradient = len(layout.fragments), jax.jit(jax.grad(task.loss))
     tokens, steps = np.zeros((count, len(data))), np.zeros(count)
-    adopting = [-1] * count  # at this step
+    adopting = [-1] * count  # the step at which each fragment is adopted
     for t in range(1, (end := len(data[0])) + 1):
         for learner, batches in zip(learners, data, strict=True):
             params = jax.tree.unflatten(tree, [np.float32(theta) for theta, _, _ in learner])

@@ -20,7 +20,7 @@ ENDING = "_shell"
 SEEDS = 10**6
 """First seeds are below this, so that they are short to type."""
 TAIL = 30
-"""Choices before a finding that are printed."""
+"""The number of choices before a finding that are printed."""
 
 Play = Callable[[Scheduler], None]
 
@@ -44,7 +44,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """The schedules of one exploration. `finding`: the first one, which ends it."""
+    """The schedules of one exploration; the first `finding` ends it."""
 
     shell: str
     first: int
@@ -70,14 +70,14 @@ def shells() -> dict[str, Play]:
 
 
 def fresh_seed() -> int:
-    """Return a seed that no run before has had on purpose."""
+    """Return a first seed from the clock."""
     return time.time_ns() // 1000 % SEEDS
 
 
 def explore(
     shell: str, play: Play, *, first: int, for_s: float, count: int | None = None
 ) -> Explored:
-    """Play schedules of the seeds from `first` on, for so long or so many; stop at a finding."""
+    """Play schedules from seed `first` on, for `for_s` s or `count` times; stop at a finding."""
     began_s, schedules, points = time.monotonic(), 0, 0
     finding: Finding | None = None
     while finding is None and (schedules < count if count else True):

@@ -1,8 +1,8 @@
-"""The fleet over a fake cluster: its keeper, the island processes, and people who want things.
+"""The fleet over a fake cluster: its keeper, the island processes, and users with requests.
 
-Each call to the cluster takes a time that the seed chooses, and each process of an island or spare
-is a thread that speaks to the fleet as a real one does. Everything that is real: the fleet with its
-requests, inbox, islands, spares, watchdog, results, files and ownership.
+Each call to the cluster takes a time that the seed chooses. Each process of an island or a spare is
+a thread that calls the fleet as a real one does. The fleet is real, with its requests, inbox,
+islands, spares, watchdog, results, files and ownership.
 """
 
 from __future__ import annotations
@@ -43,15 +43,18 @@ from tests.cluster.test_controller import FakeCluster, FakePlace, config_of
 from tests.shells.scheduler import Scheduler
 
 CALL_S = 0.05
-"""The longest call to Ray or to an actor."""
+"""Seconds of the longest call to Ray or to an actor."""
 QUICK_S = 0.5
-"""Bound of an answer to a process, which waits for nobody."""
+"""Seconds within which a process must get an answer, which waits for nobody."""
 WISH_S = 40.0
-"""Bound of an answer to people, who wait until the fleet is up and has written it down."""
+"""Seconds within which users must get an answer.
+
+They wait until the fleet is up and has written the request down.
+"""
 LIVES_S = 3.0
-"""The longest life of an island's process."""
+"""Seconds of the longest life of an island's process."""
 LOOKS = 60
-"""Looks of the keeper until the run finishes by itself."""
+"""The number of the keeper's looks until the run finishes by itself."""
 HANG_S = 4.0
 
 
@@ -115,7 +118,7 @@ class World(FakeCluster):
     ) -> Any:
         self._goes(f"{method} of {actor}")
         if actor not in self.actors and self.scheduler.name != "keep":
-            raise RunFailed(f"{actor} has died")  # the run is over for who asks
+            raise RunFailed(f"{actor} has died")  # the run is over for the caller
         while actor == SYNCER and self.stands:
             self.scheduler.sleep(0.5)
             meanwhile()
@@ -130,7 +133,10 @@ class World(FakeCluster):
         return super().ask(actor, method, *arguments, meanwhile=meanwhile)
 
     def tell(self, actor: str, method: str, *arguments: object) -> None:
-        """Ray sends words to an actor that has just been ended nowhere, and raises nothing."""
+        """Call an actor without waiting.
+
+        As in Ray, a call to an actor that has ended raises nothing.
+        """
         if actor in self.actors or self.scheduler.name == "keep":
             super().tell(actor, method, *arguments)
 
@@ -179,7 +185,7 @@ class World(FakeCluster):
         if (was := self.learners.get(island)) is not None:
             self.learners[island] = IslandView(learner, was.incarnation, was.contributions)
 
-    # --- the syncer and people --------------------------------------------------------------------
+    # --- the syncer and users ---------------------------------------------------------------------
 
     def look(self) -> View:
         if self.scheduler.rng.random() < 0.02:
@@ -190,7 +196,7 @@ class World(FakeCluster):
         return View(self.looks, phase, dict(self.learners))
 
     def people(self) -> None:
-        """Want something now and then, also after the end."""
+        """Make a request now and then, also after the end."""
         s, fleet = self.scheduler, self.fleet
         for _ in range(4):
             s.nap("thinks", 8.0)
@@ -207,7 +213,7 @@ class World(FakeCluster):
                         case _:
                             fleet.stop("by chance")
                 except (UserMistake, Unreachable, RunFailed):
-                    pass  # said to whoever asked
+                    pass  # the caller gets this answer
             with s.within(QUICK_S, "a status"):
                 fleet.status()
 

@@ -1,8 +1,8 @@
 """The threads of an island of three hosts: lead and followers, over a gang in memory.
 
-Orders go to each other host in their order, and late; publications and fates are heard on threads
-of their own beside them; words come back over one queue for each host. All hosts have to dispatch
-the same, so each part of a hand-in has to be of the same version and the same steps.
+Orders reach each other host in order, and late. Publications and fates arrive on threads of their
+own beside the orders. Replies come back over one queue for each host. All hosts have to dispatch
+the same, so each part of a hand-in must be of the same version and the same steps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.shells.learner_shell import ANSWER_S, LearnerPlay
 from tests.shells.scheduler import Scheduler
 
 OTHERS = 2
-"""Hosts beside the first."""
+"""The number of hosts beside the first."""
 
 
 def play(s: Scheduler) -> None:
@@ -52,7 +52,7 @@ def play(s: Scheduler) -> None:
 
 
 class _Host:
-    """A host that is not the first, and the two ways between it and the first."""
+    """A host other than the first, and the queues between the two."""
 
     def __init__(self, s: Scheduler, number: int, lead: Lead[Order], play: _Gang) -> None:
         self.s, self.number, self.lead = s, number, lead
@@ -81,7 +81,7 @@ class _Host:
         self.s.spawn(body, f"host {self.number} {name}", daemon=daemon)
 
     def hears(self) -> None:
-        """Sort what the first host says: orders in their order, the others on threads."""
+        """Sort the first host's messages: orders go to a queue, the others to threads."""
         while True:
             said = self.down.get()
             self.s.nap("on its way", CALL_S)

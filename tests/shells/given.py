@@ -1,8 +1,8 @@
-"""What the shells of learners train: numbers that do not change, so that arrays name their version.
+"""A task for learner shells whose numbers do not change, so that arrays name their version.
 
 The learning rate is zero. So a fragment on the devices is at each moment the public version that
-was adopted last, to the last bit, and everything that is handed in is zero. An array that goes
-with another word than its own shows at once.
+was adopted last, to the last bit, and everything that is handed in is zero. An array that travels
+with the wrong message shows at once.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from tests.shells.scheduler import Scheduler
 
 FRAGMENTS, EVERY = 2, 4
 LEASE = 1000
-"""Windows of a lease."""
+"""The windows of a lease."""
 LEASED = 3
-"""Windows that are left of each lease that is granted."""
+"""The windows that are left of each granted lease."""
 AWAY = 0.1
-"""Chance that a call to the coordinator does not get there."""
+"""The chance that a call to the coordinator is lost."""
 CALL_S = 0.02
-"""The longest call to the coordinator."""
+"""Seconds of the longest call to the coordinator."""
 
 
 class Numbers:
-    """Batches of one window each."""
+    """A stream of batches of one window each."""
 
     batch_size = 1
 
@@ -124,7 +124,7 @@ def flats_of(params: Params) -> list[Flat]:
 
 
 class Port(FragmentPort):
-    """Remembers which version of each fragment was on the devices when it was taken last."""
+    """A port that remembers the version of each fragment at the last `take`."""
 
     def __init__(self, rule: AdoptRule) -> None:
         self.__dict__.update(PORTS[rule].__dict__)
@@ -142,9 +142,10 @@ def habits_of(overlap: int) -> LearnerSettings:
 
 
 class World(Link):
-    """The coordinator and the shards, as one learner's process has them; each call takes time.
+    """The coordinator and the shards, as one learner's process sees them; each call takes time.
 
-    `public`: the newest versions. `adopted`: what the learner says that it has adopted, in order.
+    `public` holds the newest versions. `adopted` lists the adoptions that the learner reports, in
+    order.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -164,9 +165,9 @@ class World(Link):
         return Publication(p, version, before, merged)
 
     def _goes(self, call: str) -> None:
-        """Take the time of a call, which may not get there.
+        """Take the time of a call.
 
-        Errors: `Unreachable`.
+        Errors: `Unreachable` if the call is lost.
         """
         self.scheduler.nap(call, CALL_S)
         if self.scheduler.rng.random() < AWAY:

@@ -1,7 +1,7 @@
-"""The threads of a donor: learners that join ask for its moments, many at once.
+"""The threads of a donor: many joining learners ask for its moments at once.
 
-Whoever asks while the same moments are copied gets the same pieces, or the same error; one copy is
-made at a time; whoever asks after that has a new copy made.
+Callers that ask while the same moments are copied get the same pieces, or the same error. One copy
+is made at a time; a later caller has a new copy made.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ JOINERS = 6
 COPY_S = 0.5
 ANSWER_S = 60.0
 FULL = 0.2
-"""Chance that the object store has no room."""
+"""The chance that the object store has no room."""
 LIVES = [Life(Island("donor"), Incarnation(number)) for number in (1, 2)]
 
 
 class Full(Exception):
-    """The object store has no room."""
+    """An object store without room."""
 
 
 def play(s: Scheduler) -> None:
-    """Play one schedule: joiners that are split in one of two ways ask, some of them again."""
+    """Play one schedule: joiners, split in one of two ways, ask twice each."""
     with s.controls(giving):
         _Play(s).run()
 

@@ -1,9 +1,9 @@
-"""The threads of a learner: its mailbox, trainer, talker and wire, against a coordinator at random.
+"""The threads of a learner (mailbox, trainer, message thread, wire) against a random coordinator.
 
-One thread for each fragment asks for what was trained, and publishes a version; others publish
-what the learner has no part in. Offers come late, twice and out of order. Lives end; moments are
-asked for. Every answer has to come within a bound of virtual time, so that a wake-up that is lost
-is found; every array has to be the one of its version.
+One thread for each fragment requests hand-ins, and publishes a version. Others publish versions in
+which the learner has no part. Offers come late, twice and out of order. Lives end; moments are
+requested. Every answer has to come within a bound of virtual time, so that a lost wake-up is found.
+Every array has to be the one of its version.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from tests.shells.given import (
 from tests.shells.scheduler import Scheduler, Task
 
 ROUNDS = 4
-"""Hand-ins of each fragment."""
+"""The number of hand-ins of each fragment."""
 OTHERS = 3
-"""Versions of each fragment in which the learner has no part."""
+"""The number of versions of each fragment in which the learner has no part."""
 ANSWER_S = 60.0
-"""An answer takes longer than this only if nothing wakes the thread that has to give it."""
+"""The bound of an answer in virtual seconds; only a lost wake-up exceeds it."""
 PAUSE_S = 0.05
 DISCARDED = 0.2
-"""Share of the contributions."""
+"""The share of contributions that are discarded."""
 
 
 def play(s: Scheduler) -> None:
@@ -79,7 +79,7 @@ class LearnerPlay:
         )
         self.asked = [0 for _ in EVERYTHING]
         self.tasks: list[Task] = []
-        self.asking: list[Task] = []  # for hand-ins
+        self.asking: list[Task] = []  # the tasks that request hand-ins
 
     def run(self) -> None:
         training = self.s.spawn(self.learner.run, "train")
@@ -112,7 +112,7 @@ class LearnerPlay:
         return self.world.life
 
     def rounds(self, p: Fragment) -> None:
-        """Ask for a fragment and publish a version, as often as the learner has something."""
+        """Request hand-ins of a fragment, `ROUNDS` in all; publish a version or discard each."""
         done = 0
         while done < ROUNDS:
             life = self.now()
@@ -149,8 +149,8 @@ class LearnerPlay:
     def others(self, p: Fragment) -> None:
         """Publish versions in which the learner has no part.
 
-        In lock-step (an overlap of 0) the learner waits for a version at each due point. So they go
-        on there until all has been handed in.
+        In lock-step (an overlap of 0) the learner waits for a version at each due point. So
+        versions are published there until all has been handed in.
         """
         for _ in count() if self.overlap == 0 else range(OTHERS):
             self.s.nap("others", PAUSE_S if self.overlap else 10 * PAUSE_S)
@@ -160,7 +160,7 @@ class LearnerPlay:
             self.offers(self.world.publish(p))
 
     def offers(self, publication: Publication) -> None:
-        """Offer a version from threads of their own: late, twice, or without its difference."""
+        """Offer a version on threads of its own: late, twice, or without its difference."""
         p, chance = publication.fragment, self.s.rng
         difference = flat_of(p, publication.version.number) - flat_of(
             p, publication.previous.number
@@ -195,7 +195,7 @@ class LearnerPlay:
             self.learner.outlive(life)
 
     def all_answered(self) -> None:
-        """Wait until all that was asked is answered; what is published brings more offers."""
+        """Wait until every call is answered; each publication brings more offers."""
         while watched := [t for t in self.tasks if not t.done and t.name != "outlives"]:
             self.s.point("all answers", lambda: all(task.done for task in watched))
 
@@ -206,7 +206,7 @@ class LearnerPlay:
         return bases == [version for version, _ in self.world.public]
 
     def leaves(self, training: Task) -> None:
-        """Have the learner go once all answers have come."""
+        """Let the learner leave once all answers have come."""
         self.all_answered()
         while (state := self.learner.now) is None or not state.goes_on:
             self.s.nap("another life begins", PAUSE_S)

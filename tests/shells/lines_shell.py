@@ -12,7 +12,7 @@ ANSWER_S = 3 * FLUSHES * HANGS_S
 
 
 def play(s: Scheduler) -> None:
-    """Play one schedule: in the end each line is there once, in order."""
+    """Play one schedule; in the end each line must be there once, in order."""
     with s.controls(lines_module):
         _Play(s).run()
 
@@ -65,7 +65,7 @@ class _Play:
                 with self.s.within(ANSWER_S, "a flush"):
                     self.lines.flush()
             except OSError:
-                pass  # what is not there waits on
+                pass  # the lines stay queued
             self.s.nap("flushes", 0.1)
         self.ended += 1
 

@@ -1,4 +1,4 @@
-"""A depot in memory: each call takes a while that the seed chooses, and may fail."""
+"""An in-memory depot; each call takes a time that the seed chooses, and may fail."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from tests.shells.scheduler import Scheduler
 CALL_S = 0.05
 HANGS_S = 12.0
 HANGS, FAILS = 0.05, 0.15
-"""Chances of a call."""
+"""The chances that a call hangs or fails."""
 
 
 class MemoryDepot(Depot):
-    """Files by name. A call that fails may have done its work: then nobody can tell.
+    """Files by name.
 
-    `hangs`: the chance that a call takes up to `HANGS_S`.
+    A call that fails may have done its work; the caller cannot tell. `hangs` is the chance that a
+    call takes up to `HANGS_S`.
     """
 
     def __init__(self, s: Scheduler, hangs: float = HANGS) -> None:
         self.s, self.chance, self.files, self.sound = s, hangs, dict[str, bytes](), False
 
     def call(self, what: str) -> None:
-        """Take a while; then fail, by chance, unless the depot is `sound`."""
+        """Take a random time, then fail by chance, unless the depot is `sound`."""
         chance = self.s.rng
         hangs = not self.sound and chance.random() < self.chance
         self.s.nap(what, HANGS_S if hangs else CALL_S)

@@ -1,4 +1,4 @@
-"""The threads of an owner: one beats, one checks, and one leaves; the depot may fail or hang."""
+"""The threads of an owner: heartbeats, checks and leaving, over a depot that may fail or hang."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from tests.shells.scheduler import Scheduler
 CHECKS = 5
 WHOLE_S = 60.0
 OFTEN = 0.3
-"""The chance that a call hangs: what matters is a beat that hangs while the run is left."""
+"""The chance that a call hangs.
+
+A heartbeat that hangs while the run is left is what matters.
+"""
 BEGUN = "config.toml"
 
 
 def play(s: Scheduler) -> None:
-    """Play one schedule: nobody takes the run over, and the last word is that it was left."""
+    """Play one schedule; nobody takes the run over, and the last entry says that it was left."""
     with s.controls(ownership):
         _Play(s).run()
 

@@ -56,19 +56,19 @@ REAL_S = 60.0
 
 
 OURS = (__file__, stand_ins.__file__, threading.__file__, contextlib.__file__)
-"""Files that are no code under test."""
+"""Files that are not code under test."""
 
 
 class Deadlock(Exception):
-    """All threads wait, none of them with a timeout."""
+    """A state in which all threads wait, none of them with a timeout."""
 
 
 class Late(Exception):
-    """An answer did not come within its bound of virtual time."""
+    """An answer that did not come within its bound of virtual time."""
 
 
 class Stuck(Exception):
-    """A controlled thread blocks on something that the scheduler does not control."""
+    """A controlled thread that blocks on something that the scheduler does not control."""
 
 
 class Task:
@@ -81,7 +81,7 @@ class Task:
         self.where = "begins"
         self.until: Callable[[], object] | None = None
         self.deadline_s = math.inf
-        self.bounds: list[tuple[float, str]] = []  # answers that it waits for, and until when
+        self.bounds: list[tuple[float, str]] = []  # the end of each bound, and its answer
         self.thread: threading.Thread
 
 
@@ -155,7 +155,7 @@ class Scheduler:
         return until is None or bool(until())
 
     def sleep(self, for_s: float) -> None:
-        """Wait for so many virtual seconds."""
+        """Wait for `for_s` virtual seconds."""
         self.point("sleeps", _never, for_s)
 
     def nap(self, where: str, most_s: float) -> None:
@@ -190,7 +190,7 @@ class Scheduler:
 
     @property
     def name(self) -> str:
-        """The name of the thread that asks."""
+        """The name of the calling thread."""
         task: Task | None = getattr(self._local, "task", None)
         return "the test" if task is None else task.name
 
@@ -213,7 +213,10 @@ class Scheduler:
             self._choose(task)
 
     def _choose(self, me: Task | None) -> Task | None:
-        """Choose who runs next, and wake it unless it is the thread that asks. None at the end."""
+        """Choose the thread that runs next, and wake it unless it is the caller.
+
+        Returns `None` at the end of the schedule.
+        """
         self.now_s += TICK_S
         alive = [task for task in self._tasks if not task.done]
         if all(task.daemon for task in alive):

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class Stop(BaseException):
-    """The schedule is over: ends every thread that is left."""
+    """An exception that ends every thread that is left once the schedule is over."""
 
 
 def stand_ins_of(s: Scheduler) -> dict[int, object]:
-    """Return what replaces each object of the standard library, by the identity of that object."""
+    """Return the replacement of each object of the standard library, by the `id` of that object."""
 
     class Lock:
         """A lock that is not reentrant."""
@@ -262,7 +262,7 @@ def stand_ins_of(s: Scheduler) -> dict[int, object]:
             return self.get(block=False)
 
     class Pool:
-        """A thread pool: at most so many calls at once, the others queue."""
+        """A thread pool with at most `max_workers` calls at once; further calls queue."""
 
         def __init__(
             self, max_workers: int | None = None, thread_name_prefix: str = "pool"

@@ -1,4 +1,4 @@
-"""The threads of a tape: one appends and promises, another one writes to a depot that may fail."""
+"""The threads of a tape: one appends events, another one writes to a depot that may fail."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ SEALS = 0.3
 
 
 def play(s: Scheduler) -> None:
-    """Play one schedule: what was promised without trouble is there, and in the end all is."""
+    """Play one schedule.
+
+    What was flushed without trouble must be there, and in the end all events.
+    """
     with s.controls(tape_module, segment_queue), _short_segments():
         _Play(s).run()
 
 
 @contextmanager
 def _short_segments() -> Generator[None]:
-    """Have each `seal` begin a segment."""
+    """Make each `seal` begin a segment."""
     before, tape_module.SEGMENT_BYTES = tape_module.SEGMENT_BYTES, 1
     try:
         yield
@@ -47,7 +50,7 @@ class _Play:
         assert [row.event for row in tape.events] == [Stop(f"{n}") for n in range(EVENTS)]
 
     def syncer(self) -> None:
-        self.depot.sound = True  # or the run does not even begin
+        self.depot.sound = True  # otherwise the run might not begin
         tape = Tape(self.depot, 0, LAYOUT)
         self.depot.sound = False
         for number in range(EVENTS):

@@ -1,4 +1,4 @@
-"""The scheduler itself: a seed repeats its schedule, and what is wrong is found."""
+"""Tests of the scheduler: a seed repeats its schedule, and defects are found."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SEEDS = 60
 
 
 def a_module() -> ModuleType:
-    """A module under test, which imports the standard library's names."""
+    """Return a module under test, which imports the standard library's names."""
     module = ModuleType("under_test")
     vars(module).update(threading=threading, time=time)
     return module
 
 
 def ping(seed: int, *, notify: bool) -> tuple[list[int], float, list[tuple[str, str]]]:
-    """One thread gives five numbers to another, over a condition without a timeout."""
+    """Give five numbers from one thread to another, over a condition without a timeout."""
     scheduler, module = Scheduler(seed), a_module()
     with scheduler.controls(module):
         condition, box, got = module.threading.Condition(), list[int](), list[int]()
@@ -47,14 +47,14 @@ def ping(seed: int, *, notify: bool) -> tuple[list[int], float, list[tuple[str, 
     return got, scheduler.now_s, [*scheduler.trace]
 
 
-def test_a_seed_repeats_its_schedule_and_others_differ() -> None:
+def test_seed_repeats_its_schedule_and_other_seeds_differ() -> None:
     schedules = [ping(seed, notify=True) for seed in range(SEEDS)]
     assert schedules == [ping(seed, notify=True) for seed in range(SEEDS)]
     assert all(got == [0, 1, 2, 3, 4] for got, _, _ in schedules)
     assert len({tuple(trace) for _, _, trace in schedules}) > SEEDS / 2
 
 
-def test_a_lost_wake_up_is_a_deadlock() -> None:
+def test_lost_wake_up_is_a_deadlock() -> None:
     said = list[str]()
     for seed in range(SEEDS):
         try:
@@ -65,7 +65,7 @@ def test_a_lost_wake_up_is_a_deadlock() -> None:
     assert all("takes waits: condition" in each for each in said)
 
 
-def test_two_locks_in_two_orders_are_a_deadlock_of_some_seeds() -> None:
+def test_opposite_lock_orders_deadlock_for_some_seeds() -> None:
     def play(seed: int) -> bool:
         scheduler, module = Scheduler(seed), a_module()
         with scheduler.controls(module):
@@ -86,7 +86,7 @@ def test_two_locks_in_two_orders_are_a_deadlock_of_some_seeds() -> None:
     assert {play(seed) for seed in range(SEEDS)} == {True, False}
 
 
-def test_an_answer_that_only_a_timeout_brings_is_late() -> None:
+def test_answer_that_only_a_timeout_brings_is_late() -> None:
     scheduler, module = Scheduler(0), a_module()
     with scheduler.controls(module):
         condition = module.threading.Condition()
@@ -100,7 +100,7 @@ def test_an_answer_that_only_a_timeout_brings_is_late() -> None:
             scheduler.run()
 
 
-def test_what_a_thread_raises_ends_the_schedule_and_every_thread() -> None:
+def test_exception_of_a_thread_ends_the_schedule_and_every_thread() -> None:
     scheduler, module = Scheduler(0), a_module()
     left = list[str]()
     with scheduler.controls(module):
@@ -124,7 +124,7 @@ def test_what_a_thread_raises_ends_the_schedule_and_every_thread() -> None:
     assert module.threading is threading
 
 
-def test_a_timeout_of_one_waiter_leaves_the_others_waiting() -> None:
+def test_timeout_of_one_waiter_leaves_the_others_waiting() -> None:
     for seed in range(SEEDS):
         scheduler, module = Scheduler(seed), a_module()
         with scheduler.controls(module):

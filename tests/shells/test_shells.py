@@ -1,4 +1,4 @@
-"""Every shell for a few seconds, under schedules of fresh seeds; `FIRST=seed` replays one."""
+"""Tests of every shell for a few seconds with fresh seeds; `FIRST=seed` replays one schedule."""
 
 from __future__ import annotations
 
