@@ -703,7 +703,7 @@ def test_carrying_keeps_a_hand_in_that_is_not_yet_merged(
 
 
 def test_hand_in_that_is_never_merged_stops_waiting(begin: Begin) -> None:
-    """Its shard died, as the next request says, or the gate refused it."""
+    """The shard died, as the next request says, or the gate refused the hand-in."""
     alive = begin(adopt=AdoptRule.CARRY)
     life = alive.script.life
     alive.script.step(1)
