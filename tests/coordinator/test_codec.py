@@ -303,13 +303,13 @@ def test_payload_is_a_plain_array_of_the_declared_size(wire: Wire) -> None:
 
 @pytest.mark.parametrize("wire", list(Wire))
 @pytest.mark.parametrize("size", [0, 32, 65, 128])
-def test_a_payload_of_another_size_is_refused(wire: Wire, size: int) -> None:
+def test_refuses_payload_of_another_size(wire: Wire, size: int) -> None:
     """For quantized wires, only another number of blocks is noticed; the layout tells the rest."""
     with pytest.raises(CorruptPayload, match=rf"shape \(\d+,\).* {size} elements"):
         decode(encode(wire, np.ones(33, np.float32)), size)
 
 
-def test_a_payload_of_another_shape_or_dtype_is_refused() -> None:
+def test_refuses_payload_of_another_shape_or_dtype() -> None:
     with pytest.raises(CorruptPayload, match="shape"):
         decode(np.ones((1, 5), np.float32), 5)
     for dtype in (np.float64, np.int16, np.float16, ">f4"):

@@ -100,7 +100,7 @@ def test_packing_is_within_four_thirds_of_the_optimum(sizes: list[int], n: int) 
     assert max(layout.sizes) <= 4 / 3 * best
 
 
-def test_a_stack_of_layers_is_cut_into_its_layers_first() -> None:
+def test_stack_of_layers_is_cut_into_its_layers_first() -> None:
     layout = cut([Leaf("blocks", (4, 2, 3), stacked=True)], 2)
     pieces = [piece for inside in layout.fragments for piece in inside]
     assert sorted((p.layer, p.start, p.stop, p.shape) for p in pieces) == [
@@ -108,7 +108,7 @@ def test_a_stack_of_layers_is_cut_into_its_layers_first() -> None:
     ]
 
 
-def test_a_leaf_larger_than_a_fragment_is_cut_along_its_rows() -> None:
+def test_leaf_larger_than_a_fragment_is_cut_along_its_rows() -> None:
     layout = cut([Leaf("table", (10, 3), embedding=True), Leaf("w", (2, 3))], 3)
     table = [p for inside in layout.fragments for p in inside if p.leaf == 0]
     assert sorted((p.start, p.stop) for p in table) == [(0, 3), (3, 6), (6, 10)]
@@ -120,7 +120,7 @@ def test_layers_larger_than_a_fragment_are_cut_twice() -> None:
     assert layout.sizes == (10, 10, 10, 10)
 
 
-def test_scalars_are_whole_pieces_and_empty_leaves_have_none() -> None:
+def test_scalars_are_whole_pieces_and_empty_leaves_have_no_piece() -> None:
     layout = cut([Leaf("scale", ()), Leaf("none", (0, 3)), Leaf("gains", (2,), stacked=True)], 3)
     assert layout.sizes == (1, 1, 1)
     assert {piece.leaf for inside in layout.fragments for piece in inside} == {0, 2}
@@ -143,7 +143,7 @@ def test_number_of_fragments_advised_by_a_refusal_works(leaves: list[Leaf], n: i
 
 
 @given(layouts())
-def test_the_same_cut_has_the_same_fingerprint(layout: Layout) -> None:
+def test_same_cut_has_the_same_fingerprint(layout: Layout) -> None:
     again = cut(list(layout.leaves), len(layout.fragments))
     assert again == layout
     assert again.fingerprint == layout.fingerprint

@@ -73,7 +73,7 @@ def test_contribution_beyond_max_staleness_is_stale() -> None:
 
 
 @pytest.mark.parametrize("norm", [math.nan, math.inf, -math.inf])
-def test_numbers_that_are_not_finite_are_refused(norm: float) -> None:
+def test_refuses_non_finite_norm(norm: float) -> None:
     assert inspect(contribution(norm=norm)) == "gate: numbers that are not finite"
 
 
@@ -82,7 +82,7 @@ def test_refuses_payload_of_another_wire() -> None:
     assert said == "gate: f32 bytes, the run's wire is bf16"
 
 
-def test_a_norm_far_out_of_line_is_refused() -> None:
+def test_refuses_outlier_norm() -> None:
     known = over(4, *CALM)
     said = inspect(contribution(span=(0, 4), norm=4 * 10.1), known=known)
     assert said == "gate: norm 40.4 over 4 steps, the limit is 40"

@@ -58,7 +58,7 @@ def test_heartbeat_without_a_step_does_not_make_a_learner_live() -> None:
     assert state.members[A].status is Status.LIVE
 
 
-def test_a_joining_learner_has_no_clock() -> None:
+def test_joining_learner_has_no_clock() -> None:
     one = after(rule(), Join(A, "group", LAYOUT), Report(life(), Progress(3, 9, Lease(0, 3)), 0.1))
     two = after(rule(), Join(B, "group", LAYOUT), state=one)
     assert kth_clock(two.members, 1) == 3

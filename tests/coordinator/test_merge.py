@@ -145,7 +145,7 @@ def test_rda_keeps_length_that_the_mean_loses() -> None:
     assert np.linalg.norm(radial_directional(across, [0.5, 0.5])) == pytest.approx(1)
 
 
-def test_a_zero_delta_has_a_length_but_no_direction() -> None:
+def test_zero_delta_has_a_length_but_no_direction() -> None:
     some = [np.zeros(2, np.float32), np.array([0, 4], np.float32)]
     np.testing.assert_allclose(radial_directional(some, [0.5, 0.5]), [0, 2])
     none = [np.zeros(2, np.float32)] * 2

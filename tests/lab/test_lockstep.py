@@ -294,7 +294,7 @@ def test_one_learner_merged_unchanged_trains_like_plain_adamw(task: Task) -> Non
 
 @pytest.mark.parametrize("rule", MergeRule)
 def test_four_learners_in_lock_step_match_a_naive_reference(task: Task, rule: MergeRule) -> None:
-    """Each fragment has four rounds, and those without a round at the end a last one.
+    """Each fragment has four rounds; fragments without a round at the end have a last one.
 
     10 steps are not a multiple of 4 fragments. The reference rounds only what it differentiates.
     The f32 rounding error, 6e-8 of each number, grows to about 2e-6 in these 40 steps; another

@@ -89,7 +89,7 @@ def test_paced_island_is_simulated_at_its_pace() -> None:
         ("drain", "eu-1", {}, Trouble.DRAIN),
     ],
 )
-def test_each_kind_has_its_counterpart_or_is_left_out(
+def test_each_fault_kind_has_a_counterpart_or_is_left_out(
     kind: str, island: str, more: dict[str, Any], expected: str
 ) -> None:
     found = counterpart(Harm.model_validate({"kind": kind, "island": island, **more}), config())
