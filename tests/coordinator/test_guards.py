@@ -250,9 +250,7 @@ def read(lease: Lease, steps: int) -> Progress:
 
 
 @pytest.mark.parametrize("factor", [30.0, 1000.0])
-def test_two_loud_learners_of_four_are_refused_in_any_order(
-    factor: float,
-) -> None:
+def test_two_loud_learners_of_four_are_refused_in_any_order(factor: float) -> None:
     """The first loud learner is quarantined.
 
     The second one was then more than half of the remaining electorate for outliers.

@@ -75,9 +75,7 @@ def test_request_to_the_former_life_takes_no_copies_of_this_one(follower: Follow
     assert len(found) == LEAVES
 
 
-def test_abandoned_request_takes_no_copies_of_the_next_one(
-    follower: Follower,
-) -> None:
+def test_abandoned_request_takes_no_copies_of_the_next_one(follower: Follower) -> None:
     with ThreadPoolExecutor(1) as pool:
         given_up = pool.submit(follower.moments, LIFE, 1)
         follower.run(copies(1, range(1)))
@@ -88,9 +86,7 @@ def test_abandoned_request_takes_no_copies_of_the_next_one(
     assert len(found) == LEAVES
 
 
-def test_gives_no_part_of_a_life_that_is_over(
-    follower: Follower,
-) -> None:
+def test_gives_no_part_of_a_life_that_is_over(follower: Follower) -> None:
     said, known = ContributionId(LIFE, F0, 0, 4), Known((0, 1))
     follower.run(begins(NEXT))
     assert follower.part(said, known) is None

@@ -545,9 +545,7 @@ def test_hand_in_is_the_training_since_the_last_one(begin: Begin, inner: Inner) 
     np.testing.assert_array_equal(whole, after[F1] - flats_of(init(0))[F1])
 
 
-def test_early_request_is_answered_at_the_next_boundary(
-    begin: Begin,
-) -> None:
+def test_early_request_is_answered_at_the_next_boundary(begin: Begin) -> None:
     alive = begin()
     at_the_start = alive.pending(F0)
     alive.script.step(1)
@@ -1208,9 +1206,7 @@ class Talking(Script):
         raise Unreachable("the test is over")
 
 
-def test_training_error_is_raised_before_the_syncer_answers(
-    begin: Begin,
-) -> None:
+def test_training_error_is_raised_before_the_syncer_answers(begin: Begin) -> None:
     class Breaks(Numbers):
         def next(self) -> Batch:
             assert script.called.wait(WAIT_S)

@@ -104,9 +104,7 @@ def test_hand_in_leaves_with_the_future_of_its_request(mail: Mailbox) -> None:
     assert [each.asked for each in handings if isinstance(each, Handing)] == [one, other]
 
 
-def test_all_waiters_are_answered_when_the_life_ends_mid_hand_in(
-    mail: Mailbox,
-) -> None:
+def test_all_waiters_are_answered_when_the_life_ends_mid_hand_in(mail: Mailbox) -> None:
     mail.happens(Ready(9))
     todo(mail)
     decided = mail.asks(LIFE, F0, None)

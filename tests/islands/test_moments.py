@@ -97,9 +97,7 @@ def shared_of(kind: OptimizerKind, p: Fragment) -> NDArray[np.bool_]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_mean_replaces_the_moments_handed_in_and_keeps_later_gradients(
-    kind: OptimizerKind,
-) -> None:
+def test_mean_replaces_the_moments_handed_in_and_keeps_later_gradients(kind: OptimizerKind) -> None:
     inner, port = made(kind)
     seen, tau = 5, 3
     for p in map(Fragment, range(FRAGMENTS)):
@@ -122,9 +120,7 @@ def test_mean_replaces_the_moments_handed_in_and_keeps_later_gradients(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_adopting_the_mean_at_once_gives_the_mean_gradients_moment(
-    kind: OptimizerKind,
-) -> None:
+def test_adopting_the_mean_at_once_gives_the_mean_gradients_moment(kind: OptimizerKind) -> None:
     """If tau = 0 and the mean is over all islands at each step, m is that of the mean gradient."""
     inner, port = made(kind)
     first = [stepped(inner, inner.start(TASK.init(0)), 0, 3, seed) for seed in (1, 2, 3)]

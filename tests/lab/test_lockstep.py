@@ -61,7 +61,7 @@ GENTLE = replace(BRISK, learning_rate=1e-4)
 AS_IT_IS = outer_rule(learning_rate=1.0, momentum=0.0)
 BATCH, WINDOW = 4, 32
 LEASE_WINDOWS = 256
-"""More windows than 60 steps read, so that the two leases of a join last in these runs."""
+"""More windows than 60 steps read: the two leases of a join suffice if several islands run."""
 
 
 @pytest.fixture(scope="module")

@@ -314,9 +314,7 @@ class Rules:
         return found
 
 
-def test_refuses_moments_that_are_not_finite_and_records_the_others() -> (
-    None
-):
+def test_refuses_moments_that_are_not_finite_and_records_the_others() -> None:
     rules = Rules()
     for n in range(5):
         assert not rules.round(1.0 + n / 10, None)

@@ -187,9 +187,7 @@ def test_quorum_of_one_does_not_wait_for_stragglers(text: Path) -> None:
     assert real(loose["wall_s"]) < 0.6 * real(strict["wall_s"])
 
 
-def test_extra_steps_of_fast_islands_lower_the_loss(
-    text: Path,
-) -> None:
+def test_extra_steps_of_fast_islands_lower_the_loss(text: Path) -> None:
     """T is the slowest island's clock.
 
     By their own clocks the fast islands' rates would fall to the floor after a quarter of the run,
@@ -211,9 +209,7 @@ def test_extra_steps_of_fast_islands_lower_the_loss(
     assert real(uneven["heldout_loss"]) < 0.85 * real(even["heldout_loss"])
 
 
-def test_merging_every_step_with_overlap_learns_as_well_as_waiting(
-    text: Path,
-) -> None:
+def test_merging_every_step_with_overlap_learns_as_well_as_waiting(text: Path) -> None:
     """Each island hands in its next step before it adopts the merge of the last one.
 
     Its own steps must stay in place meanwhile, or each gradient would lag one step behind its
