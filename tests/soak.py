@@ -61,7 +61,8 @@ def attacks(
 ) -> Iterator[tuple[float, str, str]]:
     """Yield times, kinds and victims of faults.
 
-    They hit a node once, each service at least once, and islands all the time.
+    As far as time allows, the first third has the nodes of two islands and each service twice.
+    Islands are hit all the time.
     """
     early = [("node", island) for island in islands[:2]] + ENDING * 2
     times = [EVERY_S * n for n in range(1, int(for_s / EVERY_S))]
