@@ -1,5 +1,8 @@
-"""For all tests: what is read of a corpus is kept where the machine's temporary files are, what
-they start hears Ctrl-C, and no search has a deadline."""
+"""Settings of all tests.
+
+Token files are kept in the machine's temporary folder, started processes receive Ctrl-C, and
+Hypothesis has no deadline.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +19,20 @@ from hypothesis import settings
 from islands import token_files
 
 HERE = Path(tempfile.gettempdir()) / f"archipelago-tests-{os.getuid()}"
-os.environ.setdefault(token_files.FOLDER, str(HERE))  # also for the processes that tests start
+os.environ.setdefault(token_files.FOLDER, str(HERE))  # inherited by the processes that tests start
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # a shell without job control has what it starts in the background ignore Ctrl-C, and all that
-    # comes from it
+    # A shell without job control makes background processes, and all their children, ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Two busy cores make a deadline a matter of luck; the blob repeats a failure without the database.
+# On two busy cores a deadline fails by chance. The blob repeats a failure without the database.
 settings.register_profile("house", deadline=None, print_blob=True)
 settings.load_profile("house")
 
 
 @pytest.fixture(autouse=True)
 def excepthook() -> Generator[None]:
-    """An actor that a test makes in this process hears of threads that die, until the test ends."""
+    """Restore `threading.excepthook`, which an actor made in this process may replace."""
     before = threading.excepthook
     yield
     threading.excepthook = before

@@ -1,10 +1,10 @@
-"""Draws the tables and diagrams of docs/protocol.md from what the rules do in simulated schedules.
+"""Draw the tables and diagrams of docs/protocol.md from simulated schedules.
 
     python -m tests.diagram [--schedules N]        rewrites them
 
-A *move* is (state, event, outcome): of a learner when an event speaks of it, or it falls silent; of
-a fragment's round when an event speaks of it, or changes it. What is drawn is what was seen. The
-tables of learner, shard and fleet are those of `tests.state_moves`.
+A *move* is (state, event, outcome): of a learner when an event is about it or it falls silent, of a
+fragment's round when an event is about it or changes it. Only observed moves are drawn. The tables
+of learner, shard and fleet are those of `tests.state_moves`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SCHEDULES, SEED = 900, "diagram"
 NOBODY, NO_ROUND, SILENCE = "nobody", "no round", "silence"
 STAYS, VOID, REFUSED = "stays", "void", "refused"
 ANSWERS = (STAYS, VOID, REFUSED)
-"""Outcomes that are no states."""
+"""The outcomes that are not states."""
 
 
 class Move(NamedTuple):
@@ -63,8 +63,10 @@ class Move(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """One table and its diagram: where it is on the page, its rows and columns. `answers`: outcomes
-    that are no states; with nothing else there is no diagram."""
+    """One table and its diagram: its place on the page, its rows and its columns.
+
+    `answers`: outcomes that are not states; without any other outcome there is no diagram.
+    """
 
     name: str
     states: tuple[str, ...]
@@ -105,11 +107,11 @@ ROUND = Machine(
 )  # fmt: skip
 
 
-# --- what is seen ---------------------------------------------------------------------------------
+# --- observation -----------------------------------------------------------------------------
 
 
 def seen(schedules: int) -> dict[Machine, set[Move]]:
-    """The moves of each machine in so many schedules."""
+    """Return the moves of each machine in so many schedules."""
     from tests import state_moves as moves
 
     found = {machine: set[Move]() for machine in (LEARNER, ROUND, *moves.MACHINES)}
@@ -185,11 +187,11 @@ def _stage(fragment: FragmentState) -> str:
     return NO_ROUND if fragment.round is None else fragment.round.stage.value
 
 
-# --- how it is drawn, and read again --------------------------------------------------------------
+# --- drawing and reading ---------------------------------------------------------------------
 
 
 def drawn(machine: Machine, moves: set[Move]) -> str:
-    """A table, and a diagram of what changes the state."""
+    """Return a table, and a diagram of the moves that change the state."""
     outcomes: dict[tuple[str, str], set[str]] = defaultdict(set)
     edges: dict[tuple[str, str], set[str]] = defaultdict(set)
     for state, event, outcome in moves:
@@ -219,12 +221,12 @@ def drawn(machine: Machine, moves: set[Move]) -> str:
 
 
 def _name(state: str) -> str:
-    """As a diagram may call it."""
+    """Return the state's name as an identifier for diagrams."""
     return re.sub(r"\W+", "_", state)
 
 
 def read(machine: Machine, page: str) -> set[Move]:
-    """The moves that the page's table shows."""
+    """Return the moves in the page's table."""
     begin, end = machine.fence
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
@@ -242,7 +244,7 @@ def read(machine: Machine, page: str) -> set[Move]:
 
 
 def rewritten(page: str, moves: Mapping[Machine, set[Move]]) -> str:
-    """The page with these machines drawn anew."""
+    """Return the page with these machines redrawn."""
     for machine, seen_moves in moves.items():
         begin, end = machine.fence
         before, _, rest = page.partition(begin)

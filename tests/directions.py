@@ -1,11 +1,11 @@
-"""Who is noticed by where its contributions point, and is anybody noticed who should not be?
+"""Measure which islands are quarantined for the direction of their contributions.
 
     python -m tests.directions [--clean N] [--steps T] [--preset byte-tiny]
 
-Islands in lock-step, with real training, the real measure and the real bound; no Ray, no wire.
-First N clean runs, of which every second has skewed data (each island reads files of its own kind):
-the script exits with 1 if anybody is quarantined. Then one run for each fault, from step FROM on,
-and when its island is noticed. Seeds are printed.
+Islands train in lock-step, with real training and the real measure and bound, but without Ray and
+without a wire. The script first does N clean runs, every second one with skewed data: each island
+reads files of its own kind. It exits with 1 if any island is quarantined. Then it does one run for
+each fault, from step FROM on, and reports when the faulty island is noticed. It prints the seeds.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from islands.inner import Inner
 
 ISLANDS, FROM = 4, 50
 KINDS = (None, encodings.__file__, unittest.__file__, email.__file__)
-"""Of skewed data, for each island: the whole standard library, tables, tests, mail."""
+"""Sources of skewed data, one for each island: the whole standard library, tables, tests, mail."""
 
 Fault = Callable[[Flat, int, np.random.Generator], Flat]
 
 
 def stuck_bit(delta: Flat, step: int, chance: np.random.Generator) -> Flat:
-    """An exponent bit of the first quarter's elements is always one: worth a factor of 16."""
+    """Set an exponent bit in the first quarter of the elements: a factor of 16."""
     bits = delta.copy().view(np.uint32)
     bits[: bits.size // 4] |= np.uint32(1 << 25)
     return bits.view(np.float32)
@@ -69,8 +69,11 @@ def _as_long_as(delta: Flat, other: Flat) -> Flat:
 
 @dataclass(slots=True)
 class Seen:
-    """What the rules would have made of one run: at which step each island was quarantined for its
-    direction, and refused for its norm first; the lowest cosine over its bound, per island."""
+    """The decisions of the rules about one run.
+
+    They are the steps at which an island was quarantined for its direction, and first refused for
+    its norm, and its cosines less the bound.
+    """
 
     quarantined: dict[Island, int]
     refused: dict[Island, int]
@@ -79,7 +82,7 @@ class Seen:
 
 
 def play(config: Config, sources: list[str | None], fault: Fault | None, seed: int) -> Seen:
-    """Train; the last island has the fault from step FROM on."""
+    """Train with the fault in the last island from step FROM on."""
     sync, evaluator = config.sync, Evaluator(config)
     layout, schedule = evaluator.layout, schedule_of(config)
     data = [replace_source(config, source) for source in sources]

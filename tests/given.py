@@ -1,4 +1,4 @@
-"""What tests take where a configuration says it: a product class has no default of its own."""
+"""Defaults for tests; product classes have none and read everything from a configuration."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ window = 16
 lease_windows = 32
 heldout_percent = 20.0
 """
-"""Of a configuration: the least model that trains, on what `sums` writes; `replace` the SOURCE."""
+"""A configuration of the least model that trains on the text of `sums`; replace SOURCE."""
 
 
 def sums(folder: Path) -> Path:
-    """The folder, with a small text in eight files."""
+    """Write a small text in eight files, and return the folder."""
     folder.mkdir(exist_ok=True)
     for number in range(8):
         lines = (f"{number} times {i} is {number * i}, and so on\n" for i in range(200))
@@ -132,7 +132,7 @@ def array_shard(
     wire_moments: Wire | None = None,
     kappa: float = 1.0,
 ) -> ArrayShard:
-    """A shard with this model; without files of its own it stores nothing."""
+    """Return a shard with this model; without `files` it stores nothing."""
     method = Method(
         merge_rule,
         outer or outer_rule(),

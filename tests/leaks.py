@@ -1,10 +1,11 @@
-"""Ten thousand rounds on real Ray, and what is left of them: objects, references, memory.
+"""Check that 10,000 rounds on real Ray leak no objects, references or memory.
 
-`python -m tests.leaks --rounds 10000`. One real syncer, one real shard, and light learners, which
-now and then miss a publication and fetch it later. Everybody rests after the first rounds and after
-the last: what the object store holds then, and what each process refers to, must be the same, but
-for what the rounds under way hold. The memory of each process in the last third of the rounds is
-compared with that in the middle one. Prints one JSON object; the exit status says if all is well.
+`python -m tests.leaks --rounds 10000`. One real syncer, one real shard and light learners run; the
+learners now and then miss a publication and fetch it later. They pause after the first rounds and
+after the last. The objects in the store and the references of each process must then be equal, but
+for those of rounds under way. The memory of each process in the last third of the rounds is
+compared with that in the middle third. The script prints one JSON object; its exit status is 0 if
+nothing leaks.
 """
 
 from __future__ import annotations
@@ -35,24 +36,27 @@ from coordinator.protocol import Life, Publication
 
 ROUNDS, FIRST = 10_000, 500
 SETTLED = 5_000
-"""With fewer rounds processes still grow to their size, and memory is not compared."""
+"""The fewest rounds for comparing memory; before that, processes still grow to their size."""
 LEARNERS, STEPS_PER_S = 3, 60.0
-"""Of each learner; a fragment is due in every step: as many rounds a second at most."""
+"""Steps of each learner; a fragment is due at every step, so this limits rounds a second."""
 SIDE = 512
-"""Rows and columns of a fragment: in int4 more than the 100 KiB below which Ray would send it along
-with the message instead of through the object store."""
+"""Rows and columns of a fragment.
+
+In int4 it has more than 100 KiB, below which Ray would send it within the message instead of
+through the object store.
+"""
 OVERRIDES = (
     "sync.every=8", 'sync.wire_up="int4"', 'sync.wire_down="int4"', "durability.every=100",
 )  # fmt: skip
 MISSES = 20
-"""Of so many publications a learner misses one."""
+"""A learner misses one of this many publications."""
 REST_S, LOOK_S = 5.0, 0.5
 FLAT = 0.05
 MIB = 2**20
 
 
 class DeafCrew(CrewActor):
-    """Learners that miss a publication now and then."""
+    """A crew of learners that sometimes miss a publication."""
 
     async def offer(
         self, life: Life, publication: Publication, boxed: Sequence[Payload | ray.ObjectRef]
@@ -61,14 +65,16 @@ class DeafCrew(CrewActor):
             await super().offer(life, publication, boxed)
 
     async def caught_up(self) -> Counter[str]:
-        """How often something was fetched that had been missed."""
+        """Return how often missed publications were fetched."""
         return sum((each.caught_up for each in self._learners.values()), Counter[str]())
 
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """What there is while nobody steps; the least of some looks, since Ray frees objects in
-    batches, every second."""
+    """The objects and references while no learner steps.
+
+    Each figure is the least of several looks, because Ray frees objects in batches every second.
+    """
 
     rounds: int
     objects: int
@@ -78,7 +84,7 @@ class Resting:
 
 @dataclass(frozen=True, slots=True)
 class Leaks:
-    """What was measured. `own_mib`: of each process, the median of each third of the rounds."""
+    """The measurements. `own_mib`: per process, the median of each third of the rounds."""
 
     rounds: int
     seconds: float
@@ -88,7 +94,10 @@ class Leaks:
     own_mib: dict[str, list[float]]
 
     def wrong(self, slack: int) -> Iterator[str]:
-        """`slack`: so many objects rounds under way may hold."""
+        """Yield the leaks that were found.
+
+        `slack`: the number of objects that rounds under way may hold.
+        """
         if self.last.objects > self.first.objects + slack:
             yield f"{self.last.objects} objects in the store, {self.first.objects} at first"
         for name, now in self.last.references.items():
@@ -102,7 +111,7 @@ class Leaks:
 
 
 class Watch:
-    """Looks at the processes while rounds go by."""
+    """A sampler of the processes' memory during the rounds."""
 
     def __init__(self, stage: BenchStage, crews: Sequence[Any]) -> None:
         self._stage, self._crews = stage, crews
@@ -111,10 +120,10 @@ class Watch:
         self._own: list[tuple[int, dict[str, int]]] = []
 
     def until(self, rounds: int) -> int:
-        """Return when so many rounds have closed; how many have."""
+        """Wait until this many rounds have closed; return how many have."""
         while (closed := self._stage.status()["merges"]) < rounds:
             for crew in self._crews:
-                answer(crew.take.remote())  # errors are heard, and latencies forgotten
+                answer(crew.take.remote())  # raises errors, and resets latencies
             own_bytes = {name: procfs.own_bytes(pid) for name, pid in self._pids.items()}
             self._own.append((closed, own_bytes))
             time.sleep(LOOK_S)
@@ -152,13 +161,13 @@ class Watch:
 
 
 def _stats() -> Any:
-    """Of the only node: its object store, and what its processes refer to, by Ray's own count."""
+    """Return Ray's statistics of the only node: its object store, and references per process."""
     (node,) = ray.nodes()
     return node_stats(node["NodeManagerAddress"], node["NodeManagerPort"])
 
 
 def leaks(rounds: int) -> tuple[Leaks, list[str]]:
-    """What was measured in so many rounds, and what of it is wrong."""
+    """Run this many rounds; return the measurements and the leaks."""
     config = config_of(LEARNERS, OVERRIDES)
     count = config.sync.fragments
     layout = cut([Leaf(f"block-{p}", (SIDE, SIDE)) for p in range(count)], count)

@@ -1,10 +1,10 @@
-"""Removes the guards of the rules, one at a time, and sees who notices.
+"""Remove the guards of the rules, one at a time, and report which tests notice.
 
     python tests/mutants.py [--only WORD] [--schedules N]
 
-Each mutant is a patch of one line or two in a copy of the tree. The tests of the rules run against
-it, and some simulated schedules, until one of them fails. A mutant that nobody catches is a guard
-that nothing tests, or that guards nothing; the script then exits with 1.
+Each mutant is a patch of one or two lines in a copy of the tree. The tests of the rules and some
+simulated schedules run against it until one of them fails. A mutant that survives is a guard that
+no test covers, or that guards nothing; the script then exits with 1.
 """
 
 from __future__ import annotations
@@ -31,10 +31,13 @@ TESTS = tuple(
         "validate", "purity", "suspects", "parts", "claims",
     )
 )  # fmt: skip
-"""Tests of the rules that take milliseconds. Left out are those of the arithmetic, and the network
-that Hypothesis plays: it takes minutes to shrink what it finds."""
+"""Tests of the rules that take milliseconds.
+
+The tests of the arithmetic are left out, and so is the network that Hypothesis plays, because
+shrinking takes minutes.
+"""
 SHELLS = ("tests/shells/test_shells.py",)
-"""Schedules of threads, of fresh seeds; their bounds on virtual time find lost wake-ups."""
+"""Random thread schedules with fresh seeds; their bounds on virtual time find lost wake-ups."""
 RESTORE = "cluster/syncer/restore.py"
 RESTORES = tuple(f"tests/cluster/test_{name}.py" for name in ("comeback", "store", "corruption"))
 OF_ROOM = {
@@ -60,7 +63,7 @@ OF_ROOM = {
     ),
     "cluster/tasks.py": ("tests/test_tasks.py",),
 }  # fmt: skip
-"""Which tests see to what, by the beginning of a mutant's file."""
+"""The tests for each file, by the beginning of its path."""
 UNPLAYED = (
     "cluster/fleet/", "cluster/storage/", "cluster/allreduce/", "cluster/tasks.py", RESTORE,
 )  # fmt: skip
@@ -76,12 +79,12 @@ for number in range(int(sys.argv[1])):
         print(f"schedule {number}: {total.failures[0].invariant}")
         sys.exit(1)
 """
-"""Schedules until the first violation."""
+"""A script that plays schedules until the first violation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`old` occurs once in the file; `what` says which guard is gone."""
+    """A patch of one guard. `old` occurs once in the file; `what` says which guard is removed."""
 
     what: str
     file: str
@@ -91,7 +94,7 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Caught:
-    """By which test and which schedule; empty = by none."""
+    """The test and the schedule that caught a mutant; empty if none did."""
 
     test: str
     schedule: str
@@ -177,7 +180,7 @@ MUTANTS = (
     # parts of islands of several hosts
     Mutant("parts of two boundaries are one", PARTS, "if part.facts != first.facts:", "if False:"),
     Mutant("a part may be missing", PARTS, "return None if end == size", "return None if end"),
-    # who is heard
+    # messages of which lives are accepted
     Mutant("a dead incarnation is heard", MEMBERSHIP, "member.life == life and ", ""),
     Mutant(
         "a life that is over is heard",
@@ -247,7 +250,7 @@ MUTANTS = (
         "        if fragment.asked.get(life.island) == life:\n            asked = {i",
         "        if False:\n            asked = {i",
     ),
-    # what an island says of itself
+    # claims of islands
     Mutant(
         "every counter is believed",
         CLAIMS,
@@ -719,7 +722,7 @@ MUTANTS = (
         "if 2 * len(outliers & voters & live(members).keys()) > len(voters):",
         "if len(outliers) > max(1, len(live(members)) // 2):",
     ),
-    # what is merged and cannot be published
+    # unsound merges
     Mutant(
         "what is not sound is stored",
         ADVANCE,
@@ -765,7 +768,7 @@ MUTANTS = (
         "moves = norms.forget(fragment.moves) if math.isfinite(norm) else fragment.moves",
         "moves = fragment.moves",
     ),
-    # who points against the others
+    # suspects by direction
     Mutant(
         "one merge is enough", SUSPECTS, "member.against + 1 if low else 0", "RUN if low else 0"
     ),
@@ -1013,7 +1016,7 @@ MUTANTS = (
         "if (outcome := await self._ports.store(order)) is None:",
         "if (outcome := True) is None:",
     ),
-    # --- what a learner owes and says
+    # --- the state of a learner
     Mutant(
         "a hand-in does not wait for a step",
         BOUNDARY,
@@ -1197,7 +1200,7 @@ MUTANTS = (
         "case Hold.WAITING if not wanted:",
         "case Hold.WAITING if False:",
     ),
-    # --- what a shard decides and keeps
+    # --- the state of a shard
     Mutant("an outdated syncer is obeyed", SHARD, "if generation < self.generation:", "if False:"),
     Mutant(
         "a later generation is not remembered", SHARD, "self.generation = generation\n", "pass\n"
@@ -1338,7 +1341,7 @@ MUTANTS = (
 
 
 def main() -> int:
-    """Print a table of the mutants and who caught them; 1 if one was caught by nobody."""
+    """Print a table of the mutants and what caught them; return 1 if any survived."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="", help="mutants whose name or file has this word")
     parser.add_argument("--schedules", type=int, default=SCHEDULES)
@@ -1359,7 +1362,7 @@ def main() -> int:
 
 
 def try_out(mutant: Mutant, schedules: int = SCHEDULES) -> Caught:
-    """Who notices: the tests of the rules, the simulated schedules."""
+    """Return what catches this mutant: tests of the rules, simulated schedules."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         tree = Path(folder)
         for name in COPIED:
@@ -1381,7 +1384,7 @@ def patch(path: Path, mutant: Mutant) -> None:
 
 
 def first_line(tree: Path, command: list[str]) -> str:
-    """Run Python in the copied tree; what failed, or nothing if all is well."""
+    """Run Python in the copied tree; return the first failure, or an empty string."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(

@@ -1,7 +1,7 @@
-"""What a ring sends, counted on the interface: `python -m tests.ring_bytes` (as root).
+"""Count the bytes that a ring sends on the interface: `python -m tests.ring_bytes` (as root).
 
-Each ring runs in a network namespace of its own, whose loopback carries nothing else, and its bytes
-per step are compared with `cluster.allreduce.wire.wire_bytes`, from which a run counts.
+Each ring runs in a network namespace of its own, whose loopback carries nothing else. The bytes per
+step are compared with `cluster.allreduce.wire.wire_bytes`, which runs use for their figures.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ ROOT = Path(__file__).parents[1]
 
 
 def sent() -> int:
-    """Bytes that the loopback of this namespace has sent so far."""
+    """Return the bytes that the loopback of this namespace has sent so far."""
     (line,) = [each for each in Path("/proc/net/dev").read_text().splitlines() if "lo:" in each]
     return int(line.split()[9])
 
 
 def member(rank: int, members: int, address: str, wire: Wire) -> None:
-    """Be one of a ring for some steps; the first one says what was sent in them by all."""
+    """Run some steps as a member of a ring; the first member prints the bytes sent by all."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     import numpy as np
 
@@ -55,7 +55,7 @@ def member(rank: int, members: int, address: str, wire: Wire) -> None:
 
 
 def inside(members: int, wire: Wire) -> None:
-    """A ring in this namespace."""
+    """Run a ring in this namespace."""
     meeting = Rendezvous()
     address = meeting.open("127.0.0.1", members)
     command = [sys.executable, "-m", "tests.ring_bytes", "member"]

@@ -1,8 +1,8 @@
-"""Does computing go on beside a collective between CPUs? `python -m tests.ring_overlap`
+"""Measure whether computing continues beside a collective between CPUs.
 
-Two processes run one program: compute, send the result around, compute on, send that around. One of
-them comes late. CPU seconds of the other by then say how far it got: half of all, if its second
-computing waits for the first collective, or all of it, if it does not.
+`python -m tests.ring_overlap`. Two processes run one program: compute, send the result around,
+compute on, send that around. One process starts late. The CPU seconds that the other has used by
+then tell: half of all if its second computation waits for the first collective, all if not.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from cluster.allreduce.rendezvous import Rendezvous, join
 
 ROOT = Path(__file__).parents[1]
 SIDE, PRODUCTS = 512, 300
-"""Of the matrices, and how many of them are multiplied in a row."""
+"""The side of the matrices, and the number of products in a row."""
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 SEVERAL = "--xla_cpu_multi_thread_eigen=false"
 
 
 def member(rank: int, address: str, kind: str) -> None:
-    """Be one of the two; the first says what it saw."""
+    """Run as one of the two members; the first prints its CPU seconds."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     import numpy as np
 
@@ -60,7 +60,7 @@ def member(rank: int, address: str, kind: str) -> None:
     here = NamedSharding(mesh, everywhere)
     x: Any = jax.make_array_from_process_local_data(here, np.eye(SIDE, dtype=np.float32))
     program = jax.jit(mapped).lower(x).compile()
-    jax.block_until_ready(program(x))  # it connects
+    jax.block_until_ready(program(x))  # connect
     before_s = time.perf_counter()
     jax.block_until_ready(program(x))
     late_s = 2 * (time.perf_counter() - before_s)
@@ -83,12 +83,12 @@ def member(rank: int, address: str, kind: str) -> None:
     watching.join()
     if rank == 0:
         print(json.dumps({"by_then_s": by_then_s, "all_s": all_s}), flush=True)
-    time.sleep(0.5)  # the other one has its answer too
+    time.sleep(0.5)  # until the other process has its answer, too
     os._exit(0)
 
 
 def seen(kind: str, flags: str) -> dict[str, float]:
-    """Of one pair of processes."""
+    """Return the figures of one pair of processes."""
     meeting = Rendezvous()
     address = meeting.open("127.0.0.1", 2)
     processes = [

@@ -1,11 +1,11 @@
-"""A soak: a submitted run under faults of all kinds, and what grows that should not.
+"""A soak test: a submitted run under faults of all kinds, and a search for what grows.
 
 `make soak`, or `python -m tests.soak --for 600`. Faults that end a service come in the first third,
-so that whoever lives through the other two can be compared: the memory of its own (anonymous pages)
-in the last third against the middle one. Local-0 is let alone. At the end: objects, placement
-groups, zombies, files beyond what the retention says, and exceptions of our own in any log.
-
-`--islands N` sets the number of islands, and `--hogs N` starts N processes that keep a core busy.
+so that the processes that live through the other two can be compared: their own memory (anonymous
+pages) in the last third with that in the middle third. Local-0 gets no faults. At the end the test
+looks for objects, placement groups, zombies, files beyond the retention, and exceptions of our own
+in any log. `--islands N` sets the number of islands, and `--hogs N` starts N processes that keep a
+core busy.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ PASSING = [("stop", "syncer"), ("disk", "syncer"), ("stop", "shard-0"), ("disk",
 KINDS = ("kill", "kill", "stop", "slow", "cut", "nan", "scale", "drain")
 MIB = 2**20
 FREED_S = 60.0
-"""Ray frees what nobody refers to some seconds later."""
+"""Seconds within which Ray frees unreferenced objects."""
 
 
 @dataclass(slots=True)
 class Watched:
-    """One process: its own memory in bytes, and its open files, each third of the time."""
+    """One process: its own memory in bytes and its open files, in each third of the time."""
 
     name: str
     bytes: list[list[int]] = field(default_factory=lambda: [[], [], []])
     files: list[list[int]] = field(default_factory=lambda: [[], [], []])
 
     def growth(self, what: list[list[int]]) -> float:
-        """Of the last third against the middle one; of each the median."""
+        """Return the relative growth from the middle third to the last, by their medians."""
         middle, last = (statistics.median(each) for each in what[1:])
         return last / middle - 1
 
@@ -59,7 +59,11 @@ class Watched:
 def attacks(
     dice: random.Random, for_s: float, islands: tuple[str, ...]
 ) -> Iterator[tuple[float, str, str]]:
-    """When, which kind, whom: a node once, each service at least once, islands all the time."""
+    """Yield times, kinds and victims of faults.
+
+    As far as time allows, the first third has the nodes of two islands and each service twice.
+    Islands are hit all the time.
+    """
     early = [("node", island) for island in islands[:2]] + ENDING * 2
     times = [EVERY_S * n for n in range(1, int(for_s / EVERY_S))]
     for number, at_s in enumerate(times):
@@ -99,8 +103,10 @@ for line in sys.stdin:
 
 
 class Client:
-    """One process that asks all the time: each that came for one question would leave some ten
-    kilobytes with whom it asked, and that is not what is measured."""
+    """One process for all questions to the cluster.
+
+    A process per question would leave about 10 KB with the callee, which is not what is measured.
+    """
 
     def __init__(self, cluster: Raylets) -> None:
         script = CLIENT.format(address=cluster.address, namespace=namespace_of(RUN))
@@ -114,7 +120,7 @@ class Client:
         )
 
     def ask(self, method: str, argument: object = None) -> tuple[bool, Any]:
-        """Whether it was done, and what was said."""
+        """Return whether the call succeeded, and its result or error."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([method, argument]) + "\n")
@@ -125,7 +131,7 @@ class Client:
         return done, said
 
     def objects(self) -> list[tuple[int, int, int]]:
-        """In the object store of each node: how many, their bytes, and those of first copies."""
+        """Return for each node's object store: objects, their bytes, and those of first copies."""
         done, said = self.ask("objects")
         assert done, said
         return [tuple(each) for each in said]
@@ -140,9 +146,9 @@ TRACEBACK = re.compile(
 )
 OUR_FRAME = re.compile(r'File ".*/(?:archipelago|cluster|islands|coordinator)/\w')
 EXPECTED = (
-    "ray.exceptions.",  # what Ray raises where another process was killed
+    "ray.exceptions.",  # raised by Ray where another process was killed
     "cluster.failures.",
-    "coordinator.errors.",  # an answer of ours, logged with where it came from
+    "coordinator.errors.",  # an answer of ours, logged with its origin
     "OSError: [Errno 27]",  # the disk that is full on purpose
     "OSError: [Errno 28]",
     "SystemExit",
@@ -150,7 +156,7 @@ EXPECTED = (
 
 
 def exceptions(folder: Path) -> Counter[str]:
-    """Count the exceptions of our code in all logs below a folder that no fault explains."""
+    """Count the exceptions of our code, in all logs below a folder, that no fault explains."""
     found = Counter[str]()
     for path in folder.rglob("*"):
         if path.suffix not in (".err", ".out", ".log") or path.is_symlink() or not path.is_file():
@@ -165,7 +171,7 @@ def exceptions(folder: Path) -> Counter[str]:
 
 @contextmanager
 def hogs(count: int) -> Generator[None]:
-    """Keep that many cores busy with processes that compute for nothing."""
+    """Keep `count` cores busy with processes that compute nothing useful."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -196,7 +202,7 @@ def look(cluster: Raylets, third: int, known: dict[int, Watched]) -> None:
 
 
 def zombies(cluster: Raylets, holder: int) -> set[str]:
-    """Processes that have ended and that nobody has waited for, `holder`'s raylets aside."""
+    """Return ended processes that were not reaped, except raylets of `holder`."""
     ours, found = cluster.here.left_running(), set[str]()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -210,12 +216,12 @@ def zombies(cluster: Raylets, holder: int) -> set[str]:
 
 
 def beyond_retention(run_dir: Path) -> list[str]:
-    """Files of a run that is over which nothing says should be there."""
+    """Return the files of an ended run that exceed its retention."""
     config = load(run_dir / "config.toml")
     versions = Counter(
         path.name.split("-")[0] for path in (run_dir / "fragments").glob("f*.safetensors")
     )
-    most = config.durability.keep_snapshots + 1  # and the first
+    most = config.durability.keep_snapshots + 1  # the first is kept as well
     said = [f"{count} of fragment {name}" for name, count in versions.items() if count > most]
     return said + [str(path) for path in run_dir.rglob(".*") if path.is_file()]
 
@@ -281,7 +287,7 @@ def main() -> int:
             wrong.append("the tokens do not add up")
     for pid, each in sorted(known.items()):
         if [len(each.bytes[1]), len(each.bytes[2])] != looks[1:]:
-            continue  # it has not lived through both
+            continue  # it did not live through both
         grew, files = each.growth(each.bytes), each.growth(each.files)
         middle, last = (statistics.median(each.bytes[third]) / MIB for third in (1, 2))
         print(
@@ -290,7 +296,7 @@ def main() -> int:
         )
         if grew > FLAT:
             wrong.append(f"the memory of {pid} ({each.name}) grew by {grew:.1%}")
-        if files > FLAT and "ray::" in each.name:  # Ray's log monitor opens those of the dead
+        if files > FLAT and "ray::" in each.name:  # Ray's log monitor opens files of dead processes
             wrong.append(f"the open files of {pid} ({each.name}) grew by {files:.1%}")
     print(f"{asked.for_s:.0f} s, {dict(struck)}, objects on the way {counts}, {summary}")
     print("\n".join(wrong) or "nothing grew, nothing is left")

@@ -1,7 +1,7 @@
-"""What learner, shard and fleet do, as moves of `tests.diagram`: seen, or tried out.
+"""The moves of learner, shard and fleet for `tests.diagram`.
 
-Learner and shard are watched while simulated schedules are played: their code is what runs. What
-the fleet does with an island is decided by a pure function of few things, of which all are tried.
+Learner and shard are watched while simulated schedules run their code. The fleet's decisions about
+an island are a pure function of few conditions, so all of these are tried.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WORDS = Machine(
 
 
 def phase(state: LearnerState) -> str:
-    """What a learner in this state does, or waits for."""
+    """Return the activity of a learner in this state, or what it waits for."""
     if not state.goes_on:
         return OVER
     if state.busy:
@@ -68,7 +68,7 @@ FRAGMENT = Machine(
 
 
 def stage(shard: Shard[Any, Any, Any, Any], p: Fragment) -> str:
-    """How far a fragment is there."""
+    """Return the stage of a fragment in its shard."""
     known = shard._fragments.get(p)
     if known is None:
         return NO_MODEL
@@ -76,7 +76,7 @@ def stage(shard: Shard[Any, Any, Any, Any], p: Fragment) -> str:
 
 
 def fragments_of(call: str, arguments: Sequence[Any]) -> Sequence[Fragment]:
-    """Of which a call speaks; those of `drop` are told by what is held."""
+    """Return the fragments that a call is about, except for `drop`, where the inbox knows them."""
     match call, arguments[0]:
         case (("seed" | "recover" | "whole"), several):
             return [*several]
@@ -89,7 +89,7 @@ def fragments_of(call: str, arguments: Sequence[Any]) -> Sequence[Fragment]:
 
 
 def called(call: str, result: object) -> str:
-    """The call by what came of it."""
+    """Return the call's name, with its outcome where that differs."""
     if call == "merge" and not isinstance(result, Merged):
         return UNSOUND
     if call == "store" and not result:
@@ -114,7 +114,7 @@ HELD = Machine(
 
 
 def tried() -> set[Move]:
-    """Every hold under every condition."""
+    """Return the fleet's moves for every hold under every condition."""
     found = set[Move]()
     for hold, event in product((NOBODY, *Hold), HELD.events):
         learner = event.rpartition(" ")[2] if event in UNWANTED else "live"
@@ -139,7 +139,7 @@ MACHINES = (LIFE, WORDS, FRAGMENT, HELD)
 
 @contextmanager
 def watched(found: Mapping[Machine, set[Move]]) -> Generator[None]:
-    """Note what learners and shards do until the block ends; try out what the fleet does."""
+    """Record the moves of learners and shards until the block ends; add those of the fleet."""
     found[HELD].update(tried())
 
     def happens(state: LearnerState, happening: Happening) -> Any:

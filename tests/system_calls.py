@@ -1,7 +1,7 @@
 """Faults in system calls: functions of `os` fail for files below one folder, and nowhere else.
 
-This is the seam below everything of ours: no class is replaced. Each call that is made is counted
-by its name and its file, so that a test can make each of them fail in turn.
+This is the layer below all our code, so no class is replaced. Each call is counted by its name and
+file, so that a test can make each of them fail in turn.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ class Fault(Enum):
 
     EIO = "Input/output error"
     ENOSPC = "No space left on device"
-    EEXIST = "File exists"  # the file is made: NFS says so of an answer that was lost
-    SHORT = "a short write"  # a part is written, and no error reported
+    EEXIST = "File exists"  # yet the file is created: NFS says so after a lost answer
+    SHORT = "a short write"  # a part is written, without an error
 
 
 HANGS_S = 60.0
-"""A call that hangs fails the test after this."""
+"""Seconds after which a hanging call fails the test."""
 OF_PATHS = ("open", "replace", "unlink", "mkdir", "scandir", "stat")
 OF_FILES = ("write", "pwrite", "pread", "fsync", "ftruncate", "fstat", "lseek", "close")
 TAKES_ROOM = {"open", "write", "pwrite", "fsync", "mkdir", "replace"}
 
 
 class Call(NamedTuple):
-    """A system call: its name, and its file from the folder on, in which numbers are `N`."""
+    """A system call: its name, and its file relative to the folder, with numbers as `N`."""
 
     name: str
     file: str
 
 
 def faults_of(call: Call) -> list[Fault]:
-    """Return what can become of a call."""
+    """Return the possible faults of a call."""
     found = [Fault.EIO]
     if call.name in TAKES_ROOM:
         found.append(Fault.ENOSPC)
@@ -53,10 +53,10 @@ def faults_of(call: Call) -> list[Fault]:
 
 
 class SystemCalls:
-    """A context in which the calls for files below `root` are counted, and may fail or hang.
+    """A context in which calls for files below `root` are counted, and may fail or hang.
 
-    `room`: bytes that may still be written; None: as many as you like. `hit`: whether the call that
-    was to fail was made. `answers`: calls hang while this is not set; `hung`: one does.
+    `room`: bytes that may still be written; None means no limit. `hit`: whether the call that was
+    to fail was made. `answers`: calls hang while this is not set; `hung`: set once a call hangs.
     """
 
     def __init__(self, root: Path) -> None:
@@ -71,7 +71,7 @@ class SystemCalls:
         self.answers.set()
 
     def fail(self, call: Call, number: int, fault: Fault) -> None:
-        """Have the call of this number fail, from 1, and no other one."""
+        """Let the call with this number fail, counted from 1, and no other."""
         self._planned = call, number, fault
 
     def __enter__(self) -> Self:
@@ -136,7 +136,7 @@ class SystemCalls:
                 given = (given[0], given[1][: self.room], *given[2:])
         match fault:
             case None if name == "fsync":
-                return None  # no machine crashes here, and a real one takes milliseconds
+                return None  # no machine crashes here, and a real fsync takes milliseconds
             case None:
                 answer = plain(*given, **more)
                 if name in ("write", "pwrite") and self.room is not None:
@@ -150,5 +150,5 @@ class SystemCalls:
                     self._plain["close"](made)
             case Fault.EIO | Fault.ENOSPC:
                 if name == "close":
-                    plain(*given)  # Linux closes it, whatever it says
+                    plain(*given)  # Linux closes it despite the error
         raise OSError(getattr(errno, fault.name), fault.value, file)

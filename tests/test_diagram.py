@@ -1,4 +1,4 @@
-"""The tables and diagrams of docs/protocol.md show what the rules do, as tests/diagram.py saw."""
+"""The tables and diagrams of docs/protocol.md show the moves that tests/diagram.py observes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.state_moves import MACHINES
 FEW = 20
 
 
-def test_what_the_rules_do_is_in_the_tables() -> None:
+def test_observed_moves_are_in_the_tables() -> None:
     page = PAGE.read_text(encoding="utf-8")
     for machine, moves in seen(FEW).items():
         assert moves <= read(machine, page), machine.name
@@ -36,13 +36,13 @@ def test_what_is_in_the_tables_is_what_the_rules_do() -> None:
 
 
 @pytest.mark.parametrize("machine", [LEARNER, ROUND, *MACHINES], ids=lambda machine: machine.name)
-def test_the_diagram_is_of_the_table(machine: Machine) -> None:
+def test_diagram_matches_its_table(machine: Machine) -> None:
     page = PAGE.read_text(encoding="utf-8")
     begin, end = machine.fence
     assert page.partition(begin)[2].partition(end)[0].strip() == drawn(machine, read(machine, page))
 
 
-def test_a_move_that_is_not_drawn_is_missed() -> None:
+def test_missing_move_is_detected() -> None:
     page = PAGE.read_text(encoding="utf-8")
     moves = read(LEARNER, page)
     assert Move("live", "Lost", "lost") in moves

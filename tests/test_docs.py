@@ -1,7 +1,7 @@
-"""What the documents say of the code is so; and what docs/style.md says of modules holds.
+"""Statements of the documents about the code are true, and modules follow docs/style.md.
 
-Where a table points to code, a cell has `path/file.py: Class.method, function` or
-`path/file.py` `function`; each file is imported, and each name is looked up in it.
+Where a table points to code, a cell has `path/file.py: Class.method, function` or `path/file.py`
+`function`; each file is imported, and each name is looked up in it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from cluster.config.fault_kinds import FAULTS
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("coordinator", "islands", "cluster", "archipelago")
 WRITTEN_LATER = {"config.toml", "runs/second-chances.txt"}
-"""Files that a page names, and that a run or CI writes."""
+"""Files that a page names and that a run or CI writes."""
 FOLDERS = (*PACKAGES, "tests", "docs", "examples", "dashboards")
 
 Place = tuple[str, str]
-"""A file, and a name in it; without a name the file itself is meant."""
+"""A file and a name in it; an empty name means the file itself."""
 
 
 def rows(page: str, heading: str) -> list[list[str]]:
-    """The cells of each row of the table with this heading; the heading is one of its columns."""
+    """Return the cells of each row of the table in which `heading` is a column."""
     lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
     tables = [i for i, line in enumerate(lines) if heading in cells_of(line)]
     assert len(tables) == 1, f"{page} has {len(tables)} tables with a column {heading!r}"
@@ -46,7 +46,7 @@ def cells_of(line: str) -> list[str]:
 
 
 def places(cell: str) -> list[Place]:
-    """Where a cell points to."""
+    """Return the places that a cell points to."""
     found: list[Place] = []
     file = ""
     for span in re.findall(r"`([^`]+)`", cell):
@@ -62,7 +62,7 @@ def places(cell: str) -> list[Place]:
 
 
 def found_in(module: ModuleType, name: str) -> bool:
-    """Whether a module has this, such as `Class.method`, or a field without a default."""
+    """Return whether a module has this name, such as `Class.method`, or a field without default."""
     thing: object = module
     for part in name.split("."):
         if part in getattr(thing, "__annotations__", {}) and not hasattr(thing, part):
@@ -74,7 +74,7 @@ def found_in(module: ModuleType, name: str) -> bool:
 
 
 def missing(column: list[str]) -> list[Place]:
-    """What of these cells is not there."""
+    """Return the places in these cells that do not exist."""
     lost: list[Place] = []
     for file, name in (place for cell in column for place in places(cell)):
         if not (ROOT / file).is_file():
@@ -85,13 +85,13 @@ def missing(column: list[str]) -> list[Place]:
     return lost
 
 
-def test_the_walk_points_to_what_is_there() -> None:
+def test_walk_points_to_existing_code() -> None:
     table = rows("docs/walk.md", "question")
     assert len(table) >= 30
     assert not missing([row[-1] for row in table])
 
 
-def test_the_glossary_points_to_what_is_there() -> None:
+def test_glossary_is_sorted_and_points_to_existing_code() -> None:
     table = rows("docs/glossary.md", "word")
     assert all(len(row) == 4 and all(row) for row in table)
     words = [row[0] for row in table]
@@ -110,24 +110,24 @@ def test_the_glossary_points_to_what_is_there() -> None:
         ("`cluster/names.py` `Seat.every`", [("cluster/names.py", "Seat.every")]),
     ],
 )
-def test_what_is_not_there_is_missed(cell: str, lost: list[Place]) -> None:
+def test_missing_places_are_detected(cell: str, lost: list[Place]) -> None:
     assert missing([cell]) == lost
 
 
 def modules(package: str) -> list[Path]:
-    """Every module, without those that are a package's own."""
+    """Return every module, except `__init__` and templates."""
     paths = sorted((ROOT / package).rglob("*.py"))
     return [p for p in paths if p.name != "__init__.py" and "templates" not in p.parts]
 
 
 def told_in(package: Path) -> set[str]:
-    """Modules that the docstring of a package has a line for: `    name   what it holds`."""
+    """Return the modules with a line in a package's docstring: `    name   what it holds`."""
     text = ast.get_docstring(ast.parse((package / "__init__.py").read_text()), clean=False)
     return set(re.findall(r"^ {4}(\w+) {2,}\S", text or "", re.MULTILINE))
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_every_module_has_a_line_in_the_docstring_of_its_package(package: str) -> None:
+def test_package_docstring_lists_every_module(package: str) -> None:
     for path in modules(package):
         if path.stem != "__main__":
             assert path.stem in told_in(path.parent), f"{path.relative_to(ROOT)} is not listed"
@@ -136,7 +136,7 @@ def test_every_module_has_a_line_in_the_docstring_of_its_package(package: str) -
         assert not gone, f"{init.parent.name} has no {gone}"
 
 
-def test_the_readme_lists_every_package() -> None:
+def test_readme_lists_every_package() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     block = text.partition("## Where things are")[2].split("```")[1]
     listed = set(re.findall(r"^ *(\S+/)(?= |$)", block, re.MULTILINE))
@@ -149,8 +149,8 @@ def pages() -> list[Path]:
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_file_that_a_page_names_is_there(page: Path) -> None:
-    """Links go from the page; a name in the text is a path from the root, or the end of one."""
+def test_every_file_named_on_a_page_exists(page: Path) -> None:
+    """Links are relative to the page; a name in the text is a path from the root, or its end."""
     text = page.read_text(encoding="utf-8")
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
     assert not [link for link in links if not (page.parent / link).exists()]
@@ -165,8 +165,8 @@ def files() -> frozenset[str]:
     return frozenset(path.relative_to(ROOT).as_posix() for path in (*inside, *ROOT.glob("*.*")))
 
 
-def test_the_walk_names_what_is_in_the_code() -> None:
-    """Also where it is no table: a function that is called otherwise now would lead nowhere."""
+def test_walk_mentions_only_existing_names() -> None:
+    """Names outside of tables must exist too, so that renamed functions are noticed."""
     prose = (ROOT / "docs/walk.md").read_text(encoding="utf-8").partition("## Where to look")[0]
     known = {
         word
@@ -180,8 +180,8 @@ def test_the_walk_names_what_is_in_the_code() -> None:
     }
 
 
-def test_every_kind_of_fault_is_in_the_table() -> None:
-    """Each with who can have it, as `FAULTS` says."""
+def test_fault_table_lists_every_kind() -> None:
+    """Each kind has its possible victims, as in `FAULTS`."""
     table = {row[0].strip("`"): set(re.findall(r"[a-z]+", row[2])) for row in faults()}
     known = {
         kind.value: {name.partition("-")[0] for name in row.services}
@@ -196,7 +196,7 @@ def faults() -> list[list[str]]:
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """Every string that stands for itself, with its line: those of attributes are among them."""
+    """Yield every docstring with its line, including the docstrings of attributes."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case ast.Expr(ast.Constant(str() as text)):
@@ -206,7 +206,7 @@ def docstrings(path: Path) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("package", [*PACKAGES, "tests"])
-def test_a_docstring_begins_with_a_sentence(package: str) -> None:
+def test_docstrings_do_not_begin_with_dots(package: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in sorted((ROOT / package).rglob("*.py"))

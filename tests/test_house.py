@@ -1,4 +1,4 @@
-"""The guards of the house: the flat names are ours, the floors hold, no machine is named."""
+"""House rules: unique package names, layered imports, strict JSON, pinned dependencies."""
 
 import re
 import subprocess
@@ -24,7 +24,7 @@ VOCABULARY = {
     *(f"coordinator.{m}" for m in VOCABULARY_MODULES),
 }
 
-# Imports all of a package in a fresh interpreter; prints each module that this brought in.
+# Import all of a package in a fresh interpreter; print each module that this loads.
 IMPORT_ALL = """
 import importlib, pkgutil, sys
 before = set(sys.modules)
@@ -34,7 +34,7 @@ for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
 print(*(set(sys.modules) - before), sep="\\n")
 """
 
-# A package index, or a path that only one machine has. Written so as not to match themselves.
+# A package index, or a path of one machine; the patterns do not match themselves.
 NAMES_A_MACHINE = (
     r"index[-]url|find[-]links|pypi[.]org|pythonh[o]sted"
     r"|(^|[^[:alnum:]._~-])/(work|farm|root|opt)/"
@@ -42,7 +42,7 @@ NAMES_A_MACHINE = (
 
 
 def brought_in_by(package: str) -> set[str]:
-    """The modules that a process has after it imported every module of `package`."""
+    """Return the modules that importing every module of `package` loads."""
     command = [sys.executable, "-W", "error", "-c", IMPORT_ALL, package]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -54,25 +54,24 @@ def of(package: str, modules: set[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_the_flat_names_are_ours(name: str) -> None:
+def test_no_other_distribution_uses_our_package_names(name: str) -> None:
     owners = set(packages_distributions().get(name, ())) - {DISTRIBUTION}
     assert not owners, f"{owners} also installs a package named {name}"
     assert Path(import_module(name).__file__ or "").parent == ROOT / name
 
 
-def test_imports_go_down_only() -> None:
+def test_imports_follow_the_layers() -> None:
     assert lint_imports(str(ROOT / "pyproject.toml"), no_cache=True) == 0
 
 
-def test_a_learner_trains_with_the_coordinator_gone() -> None:
+def test_islands_import_only_the_vocabulary_of_the_coordinator() -> None:
     modules = brought_in_by("islands")
     assert of("coordinator", modules) <= VOCABULARY
     assert not of("cluster", modules) | of("ray", modules)
 
 
-def test_the_rules_need_numpy_and_nothing_else() -> None:
-    """That is what they need to be imported; numba compiles their loops when the first one is
-    called."""
+def test_rules_import_only_numpy() -> None:
+    """This holds for the import; numba compiles loops at the first call."""
     tops = {m.partition(".")[0] for m in brought_in_by("coordinator")}
     assert tops - sys.stdlib_module_names <= {"coordinator", "numpy", "ml_dtypes"}
 
@@ -95,11 +94,11 @@ OTHER_JSON = {
     "cluster/storage/snapshots.py": "read by us only, NaN as NaN",
     "cluster/storage/tape.py": "read by us only, NaN as NaN",
 }
-"""Where the standard library writes JSON, and why it may."""
+"""The files that write JSON with the standard library, and why they may."""
 
 
-def test_whatever_is_printed_or_written_as_json_is_strict() -> None:
-    """`cluster.storage.files.json_text` does it: what writes NaN is read by Python alone."""
+def test_all_json_output_is_strict() -> None:
+    """`cluster.storage.files.json_text` is strict, since only Python reads NaN in JSON."""
     paths = [path for name in OURS for path in (ROOT / name).rglob("*.py")]
     files = {path.relative_to(ROOT).as_posix(): path.read_text() for path in paths}
     writes = re.compile(r"json\.dumps?\(|from json import|JSONEncoder|to_json\(|print_json\(")

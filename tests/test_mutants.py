@@ -1,4 +1,4 @@
-"""Some guards of the rules are removed, and it is noticed; tests/mutants.py removes them all."""
+"""Tests notice that some guards of the rules are removed; tests/mutants.py removes them all."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ REPRESENTATIVE = (
     "an undone merge stays in the ledger",
 )
 ENOUGH = 60
-"""Schedules that each of these is found in."""
+"""The number of schedules within which each of these mutants is found."""
 
 
-def test_each_mutant_is_a_patch_of_the_rules_as_they_are() -> None:
+def test_each_mutant_patches_the_present_source() -> None:
     for mutant in MUTANTS:
         text = (ROOT / mutant.file).read_text(encoding="utf-8")
         assert text.count(mutant.old) == 1, mutant
@@ -29,7 +29,7 @@ def test_each_mutant_is_a_patch_of_the_rules_as_they_are() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("what", REPRESENTATIVE)
-def test_a_guard_that_is_gone_is_missed(what: str) -> None:
+def test_removed_guard_is_noticed(what: str) -> None:
     (mutant,) = (mutant for mutant in MUTANTS if mutant.what == what)
     caught = try_out(mutant, ENOUGH)
     print(caught)
@@ -38,7 +38,7 @@ def test_a_guard_that_is_gone_is_missed(what: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_nothing_is_noticed_where_nothing_is_wrong() -> None:
+def test_harmless_mutant_is_not_noticed() -> None:
     harmless = Mutant("another word", "coordinator/quorum.py", "May this round", "Shall this round")
     caught = try_out(harmless, ENOUGH)
     assert not caught.test

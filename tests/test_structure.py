@@ -1,4 +1,4 @@
-"""The structure of the source: sizes, circles between modules, and names that mean one thing."""
+"""The structure of the source: sizes, import cycles, and class names with one meaning."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("archipelago", "cluster", "islands", "coordinator")
 LONGEST_MODULE, LONGEST_CLASS = 300, 200
 LONG_MODULES = {"coordinator/protocol.py"}
-"""The vocabulary of the protocol stays in one place, however long it gets."""
+"""The vocabulary of the protocol stays in one module, whatever its length."""
 
 
 @cache
 def trees() -> dict[str, tuple[str, ast.Module]]:
-    """Each module's path, with its text and its syntax tree."""
+    """Return each module's path, with its text and its syntax tree."""
     found: dict[str, tuple[str, ast.Module]] = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -49,7 +49,7 @@ def module_of(path: str) -> str:
 
 
 def imports() -> dict[str, set[str]]:
-    """The modules of ours that each module imports, wherever in it it does."""
+    """Return our modules that each module imports, anywhere in its code."""
     modules = {module_of(path) for path in trees()}
     found: dict[str, set[str]] = {}
     for path, (_, tree) in trees().items():
@@ -65,7 +65,7 @@ def imports() -> dict[str, set[str]]:
 
 
 def circles(edges: dict[str, set[str]]) -> Iterator[set[str]]:
-    """Yield each group of modules that import each other (Tarjan's strongly connected parts)."""
+    """Yield each import cycle (Tarjan's strongly connected components)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -90,19 +90,19 @@ def circles(edges: dict[str, set[str]]) -> Iterator[set[str]]:
             yield from visit(name)
 
 
-def test_no_modules_import_each_other() -> None:
+def test_no_import_cycles() -> None:
     assert not [*circles(imports())]
 
 
-def test_a_circle_is_found() -> None:
+def test_import_cycle_is_found() -> None:
     assert [*circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()})] == [{"b", "c"}]
 
 
 TWO_MEANINGS: dict[str, int] = {}
-"""Public class names that mean two things or more, and how many. This table may only shrink."""
+"""Public class names with several meanings, and their number; this table may only shrink."""
 
 
-def test_a_public_class_name_has_one_meaning() -> None:
+def test_public_class_names_are_unique() -> None:
     places: defaultdict[str, list[str]] = defaultdict(list)
     for path, (_, tree) in trees().items():
         for node in tree.body:
@@ -112,10 +112,10 @@ def test_a_public_class_name_has_one_meaning() -> None:
     assert several == TWO_MEANINGS, {name: places[name] for name in several}
 
 
-# --- tests use what users use ---------------------------------------------------------------------
+# --- bounds on private access in tests ------------------------------------------------------
 
 PRIVATE_BOUND, REPLACED_BOUND, SLEEPS_BOUND = 126, 188, 61
-"""How often tests use a private name, replace a part of ours, and sleep. Each may only fall."""
+"""How often tests use a private name, replace a part of ours, and sleep; each may only fall."""
 
 
 def calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
@@ -127,7 +127,7 @@ def calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
                 yield node
 
 
-def test_tests_use_private_names_and_replacements_ever_less() -> None:
+def test_tests_stay_within_bounds_on_private_access_and_sleeps() -> None:
     private = replaced = sleeps = 0
     for path in sorted((ROOT / "tests").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))

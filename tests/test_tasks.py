@@ -1,4 +1,4 @@
-"""Asyncio tasks are made in one place, and what nobody awaits is heard all the same."""
+"""Asyncio tasks are created in one place, and errors that no caller awaits are reported."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ STARTS_A_TASK = re.compile(
     r"\b(create_task|ensure_future|run_coroutine_threadsafe|TaskGroup)\(|asyncio\.Task\("
 )
 ALLOWED = {
-    "cluster/tasks.py",  # the one place
-    "archipelago/lab/simulation/event_loop.py",  # an event loop, which makes what it is asked for
+    "cluster/tasks.py",  # the only place
+    "archipelago/lab/simulation/event_loop.py",  # an event loop, which creates tasks on request
 }
 FORGOTTEN = re.compile(r"^\s*[\w.]+\.submit\((?!.*\)\.result\(\)$)", re.MULTILINE)
-"""A job of a thread pool whose future nobody keeps: what it raises is lost."""
+"""A job of a thread pool whose future is dropped, so that its error is lost."""
 
 
 class Broken(Exception):
-    """What a task raises."""
+    """An error in a task."""
 
 
-def test_every_task_is_made_in_one_place() -> None:
+def test_tasks_are_created_in_one_place() -> None:
     sources = {p.relative_to(ROOT).as_posix(): p.read_text() for p in OURS}
     assert {name for name, text in sources.items() if STARTS_A_TASK.search(text)} == ALLOWED
 
 
-def test_no_job_of_a_thread_pool_is_forgotten() -> None:
+def test_no_future_of_a_thread_pool_is_dropped() -> None:
     sources = OURS
     assert not [path for path in sources if FORGOTTEN.search(path.read_text())]
 
 
-def test_a_task_that_fails_is_said_to_its_owner_and_is_kept_until_then() -> None:
+def test_failed_task_is_reported_to_its_owner_and_kept_until_then() -> None:
     async def story() -> None:
         said: list[BaseException] = []
         tasks = Tasks(said.append)
@@ -68,7 +68,7 @@ def test_a_task_that_fails_is_said_to_its_owner_and_is_kept_until_then() -> None
     asyncio.run(story())
 
 
-def test_tasks_that_are_cancelled_are_no_failures() -> None:
+def test_cancelled_tasks_are_not_failures() -> None:
     async def story() -> None:
         said: list[BaseException] = []
         tasks = Tasks(said.append)
@@ -80,7 +80,7 @@ def test_tasks_that_are_cancelled_are_no_failures() -> None:
     asyncio.run(story())
 
 
-def test_a_job_that_nobody_waits_for_is_said_to_its_owner() -> None:
+def test_error_of_an_unawaited_job_is_reported_to_its_owner() -> None:
     said: list[BaseException] = []
     with ThreadPoolExecutor(1) as pool:
         heard(pool.submit(dies), said.append)
@@ -90,14 +90,14 @@ def test_a_job_that_nobody_waits_for_is_said_to_its_owner() -> None:
 
 @pytest.fixture
 def hook(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Threads that the hook before ours is told of; ours is gone after the test."""
+    """Return the list of errors that the former hook receives; remove ours after the test."""
     told: list[str] = []
 
     def before(args: threading.ExceptHookArgs) -> None:
         told.append(args.exc_type.__name__)
 
     monkeypatch.setattr(threading, "excepthook", before)
-    # the linter of imports, which another test runs, disables every logger that it finds
+    # The import linter, which another test runs, disables every logger that it finds.
     monkeypatch.setattr(logging.getLogger("archipelago.tasks"), "disabled", False)
     return told
 
@@ -106,7 +106,7 @@ def dies() -> None:
     raise Broken("a thread")
 
 
-def test_a_thread_that_dies_is_said_to_its_process(
+def test_dead_thread_is_reported_to_its_process(
     hook: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     said: list[BaseException] = []
@@ -119,7 +119,7 @@ def test_a_thread_that_dies_is_said_to_its_process(
     assert "in dies" in caplog.text, "with its traceback"
 
 
-def test_on_an_event_loop_threads_and_callbacks_are_heard_there(hook: list[str]) -> None:
+def test_errors_of_threads_and_callbacks_reach_the_event_loop(hook: list[str]) -> None:
     async def story() -> None:
         said: list[tuple[str, str]] = []
         heard = asyncio.Event()

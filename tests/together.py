@@ -1,4 +1,4 @@
-"""Hosts that compute as one, each a process of its own, for tests that need no Ray."""
+"""Hosts that compute as one, each in a process of its own, for tests without Ray."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def together(
     arguments: Callable[[str, int], tuple[object, ...]],
     environment: Mapping[str, str],
 ) -> list[str]:
-    """Call `MODULE:FUNCTION` in as many processes at once; what each has printed.
+    """Call `MODULE:FUNCTION` in `hosts` concurrent processes; return the output of each.
 
-    `arguments`: of each, for the address at which they meet and its number.
+    `arguments`: returns a process's arguments for the common address and its number.
     """
     module, _, name = function.partition(":")
     with socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""The command line: a mistake is one clear message and exit code 2, and leaves nothing behind."""
+"""The command line: a mistake gives one clear message and exit code 2, and leaves no files."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ count = 2
 batch_size = 2
 """
 Said = tuple[int, str, str]
-"""Exit code, standard output, standard error."""
+"""The exit code, standard output and standard error of a command."""
 Cli = Callable[..., Said]
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a sound configuration and a text."""
+    """Change to a folder with a valid configuration and a text, and return it."""
     (tmp_path / "run.toml").write_text(CONFIG)
     (tmp_path / "text").mkdir()
     for number in range(8):
@@ -58,7 +58,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    """The command, in this process."""
+    """Return a function that runs the command in this process."""
 
     def run(*arguments: str) -> Said:
         with pytest.raises(SystemExit) as end:
@@ -71,12 +71,12 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 def files(folder: Path) -> set[Path]:
-    """All files and folders but Python's caches, which an import of the user's task may write."""
+    """Return all files and folders except Python's caches, which importing a task may write."""
     return {path for path in folder.rglob("*") if "__pycache__" not in path.parts}
 
 
 def refused(cli: Cli, here: Path, *arguments: str) -> str:
-    """What is said to a run that cannot be; nothing has been written or started."""
+    """Return the message of a refused run; check that it has written and started nothing."""
     before = files(here)
     code, out, err = cli("run", "run.toml", "--run-dir", "new", "--json", *arguments)
     assert code == 2
@@ -111,11 +111,11 @@ def refused(cli: Cli, here: Path, *arguments: str) -> str:
         ("data.window=100000", "is too small: 0 training windows of 100000 tokens, 8 needed"),
     ],
 )
-def test_one_mistake(cli: Cli, here: Path, override: str, says: str) -> None:
+def test_one_mistake_gives_its_message(cli: Cli, here: Path, override: str, says: str) -> None:
     assert says in refused(cli, here, "--set", override)
 
 
-def test_every_mistake_in_the_file_at_once(cli: Cli, here: Path) -> None:
+def test_reports_every_mistake_in_the_file_at_once(cli: Cli, here: Path) -> None:
     said = refused(
         cli, here, "--set", "run.stepz=3", "--set", "sync.quorum=9", "--set", "data.window=x"
     )
@@ -123,7 +123,7 @@ def test_every_mistake_in_the_file_at_once(cli: Cli, here: Path) -> None:
     assert len(said.splitlines()) == 4
 
 
-def test_every_mistake_in_the_world_at_once(cli: Cli, here: Path) -> None:
+def test_reports_every_mistake_in_the_environment_at_once(cli: Cli, here: Path) -> None:
     (here / "old").mkdir()
     (here / "old" / "config.toml").write_text("")
     code, _, err = cli("run", "run.toml", "--run-dir", "old", "--set", "data.source=nowhere")
@@ -146,7 +146,7 @@ def test_every_mistake_in_the_world_at_once(cli: Cli, here: Path) -> None:
         ),
         (
             ["task.target=a:b", "data.source=/nope"],
-            ["task: preset and target are both given; keep one"],  # whether it is read is not known
+            ["task: preset and target are both given; keep one"],  # unknown whether it is read
         ),
         (
             ["run.stepz=1", "sync.outer.target=optax:adm", "durability.dir=/dev/null"],
@@ -174,7 +174,7 @@ def test_every_mistake_in_the_world_at_once(cli: Cli, here: Path) -> None:
         ),
     ],
 )
-def test_mistakes_in_the_file_and_in_the_world_are_told_together(
+def test_reports_mistakes_in_file_and_environment_together(
     cli: Cli, here: Path, mistakes: list[str], says: list[str]
 ) -> None:
     said = refused(cli, here, *(part for text in mistakes for part in ("--set", text)))
@@ -182,14 +182,14 @@ def test_mistakes_in_the_file_and_in_the_world_are_told_together(
     assert len(said.splitlines()) in (len(says), len(says) + 1), "and nothing else is"
 
 
-def test_the_count_is_of_all_of_them(cli: Cli, here: Path) -> None:
+def test_first_line_counts_all_problems(cli: Cli, here: Path) -> None:
     said = refused(cli, here, "--set", "sync.quorum=9", "--set", "data.source=/nope")
     first, *others = said.splitlines()
     assert first == "archipelago: run.toml: 2 problems"
     assert all(line.startswith("  ") for line in others)
 
 
-def test_what_is_wrong_with_a_submission_is_told_together(cli: Cli, here: Path) -> None:
+def test_reports_all_mistakes_of_a_submission_together(cli: Cli, here: Path) -> None:
     (here / "mine" / "islands").mkdir(parents=True)
     arguments = ("--address", "head:8265", "--working-dir", "mine", "--set", "sync.quorum=9")
     code, out, err = cli("submit", "run.toml", *arguments)
@@ -200,7 +200,7 @@ def test_what_is_wrong_with_a_submission_is_told_together(cli: Cli, here: Path) 
     assert "  --working-dir mine: its islands/ would take the place of ours" in err
 
 
-def test_what_is_wrong_with_an_attack_or_a_count_is_told_together(cli: Cli) -> None:
+def test_reports_all_mistakes_of_chaos_and_scale_together(cli: Cli) -> None:
     code, _, err = cli("chaos", "a-run", "--kind", "nap", "--kind", "kil")
     assert code == 2
     assert "either --plan PLAN.toml or --kill-every S says what to break, and when" in err
@@ -212,21 +212,21 @@ def test_what_is_wrong_with_an_attack_or_a_count_is_told_together(cli: Cli) -> N
     assert "'us=many': that is not GROUP=N" in err
 
 
-def test_an_empty_text(cli: Cli, here: Path) -> None:
+def test_refuses_an_empty_text(cli: Cli, here: Path) -> None:
     (here / "empty.txt").write_text("")
     said = refused(cli, here, "--set", "data.source=empty.txt")
     assert "'empty.txt' is too small: 0 training windows" in said
     assert "0 held-out windows" in said
 
 
-def test_an_empty_folder(cli: Cli, here: Path) -> None:
+def test_refuses_an_empty_folder(cli: Cli, here: Path) -> None:
     (here / "nothing").mkdir()
     assert "is empty: no text file is below it" in refused(
         cli, here, "--set", "data.source=nothing"
     )
 
 
-def test_a_parquet_column_that_is_not_there(cli: Cli, here: Path) -> None:
+def test_refuses_a_missing_parquet_column(cli: Cli, here: Path) -> None:
     pq.write_table(pa.table({"content": ["some text"], "id": [3]}), here / "rows.parquet")
     said = refused(cli, here, "--set", "data.source=rows.parquet", "--set", "data.column=text")
     assert "no 'text'; its columns are content, id" in said
@@ -265,7 +265,7 @@ MIXED = (
 
 @pytest.fixture
 def unfit(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's module of tasks that no island could train."""
+    """Write a module of tasks that no island could train, and return the configuration."""
     (here / "tasks_that_are_unfit.py").write_text(UNFIT)
     monkeypatch.syspath_prepend(here)
     text = (here / "run.toml").read_text()
@@ -275,18 +275,14 @@ def unfit(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("unfit")
-def test_parameters_that_no_island_could_train_are_named_before_anything_starts(
-    cli: Cli, here: Path
-) -> None:
+def test_untrainable_parameters_are_named_before_the_start(cli: Cli, here: Path) -> None:
     assert refused(cli, here) == f"archipelago: {MIXED}"
     said = refused(cli, here, "--set", "task.target=tasks_that_are_unfit:by_example")
     for size in (2, 16):  # an island's batch, and the evaluator's
         assert f"loss gives float32[64] for a batch of int32[{size},17]: it must be" in said
 
 
-def test_leaves_that_a_mesh_cannot_split_are_named_before_anything_starts(
-    cli: Cli, here: Path
-) -> None:
+def test_leaves_that_a_mesh_cannot_split_are_named_before_the_start(cli: Cli, here: Path) -> None:
     said = refused(cli, here, "--set", "islands.0.mesh={tensor=3, fsdp=1}")
     found = "islands.0.mesh: task byte-tiny: blocks/attention/query, [2, 64, 64], cannot be split"
     assert found in said
@@ -294,7 +290,7 @@ def test_leaves_that_a_mesh_cannot_split_are_named_before_anything_starts(
 
 
 @pytest.mark.usefixtures("unfit")
-def test_a_model_made_as_a_whole_is_refused_to_large_islands(
+def test_refuses_whole_model_init_for_islands_of_several_hosts(
     cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(door, "LARGEST_INIT_BYTES", 2**18)
@@ -304,9 +300,7 @@ def test_a_model_made_as_a_whole_is_refused_to_large_islands(
 
 
 @pytest.mark.usefixtures("unfit")
-def test_what_cannot_be_trained_is_told_beside_what_is_wrong_otherwise(
-    cli: Cli, here: Path
-) -> None:
+def test_untrainable_parameters_are_reported_with_other_mistakes(cli: Cli, here: Path) -> None:
     said = refused(cli, here, "--set", "data.source=nowhere", "--set", "sync.outer.target=no:where")
     assert MIXED in said
     assert "data.source = 'nowhere': there is no such file or folder" in said
@@ -314,31 +308,29 @@ def test_what_cannot_be_trained_is_told_beside_what_is_wrong_otherwise(
 
 
 @pytest.mark.usefixtures("unfit")
-def test_a_submitted_run_is_refused_by_its_job(
-    cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The user's module need not be where the run is submitted."""
+def test_job_refuses_a_submitted_run(cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's module need not exist where the run is submitted."""
     monkeypatch.setenv("HOME", str(here / "home"))
     code, out, err = cli("job", "run.toml", "--set", "run.name=mine")
     assert (code, out, err) == (2, "", f"archipelago: {MIXED}")
     assert not ray.is_initialized()
 
 
-def test_an_evaluator_refuses_what_cannot_be_trained_too(unfit: Path) -> None:
-    """Its code may be another one than that of who started the run."""
+def test_evaluator_refuses_an_untrainable_task(unfit: Path) -> None:
+    """The evaluator's code may differ from that of the process that started the run."""
     with pytest.raises(UserMistake) as caught:
         Evaluator(load(unfit))
     assert f"{caught.value}\n" == MIXED
 
 
-def test_no_room_in_the_object_store(cli: Cli, here: Path) -> None:
+def test_refuses_a_run_too_large_for_the_object_store(cli: Cli, here: Path) -> None:
     said = refused(cli, here, "--set", "islands.0.count=2000000")
     assert "no room in the object store" in said
     assert "MiB of shared memory are needed" in said
     assert "use more fragments or fewer islands" in said
 
 
-def test_room_for_the_model_and_for_everything_in_flight(here: Path) -> None:
+def test_object_store_has_room_for_model_and_data_in_flight(here: Path) -> None:
     config = load(here / "run.toml")
     layout = layout_of(task_of(config), config.sync.fragments)
     model, bf16 = 4 * layout.parameters, 2 * max(layout.sizes)
@@ -347,8 +339,8 @@ def test_room_for_the_model_and_for_everything_in_flight(here: Path) -> None:
     assert stores.island == pytest.approx(1.5 * (model + 2 * bf16), abs=1)
 
 
-def test_room_is_asked_for_where_the_bytes_will_lie() -> None:
-    """Not for the sum over a cluster."""
+def test_object_store_room_is_checked_per_node() -> None:
+    """The check is per node, not for the sum over a cluster."""
 
     def node(name: str, mib: float, zone: str = "a") -> Node:
         labels = {NODE_ID: f"id-{name}", "zone": zone}
@@ -370,12 +362,12 @@ def test_room_is_asked_for_where_the_bytes_will_lie() -> None:
 
 @pytest.mark.parametrize(
     ("address", "reason"),
-    [("127.0.0.1:1", "refused"), ("nonsense", "not HOST:PORT")],  # "auto" finds whatever runs here
+    [("127.0.0.1:1", "refused"), ("nonsense", "not HOST:PORT")],  # "auto" finds any cluster here
 )
-def test_a_ray_cluster_that_cannot_be_reached(
+def test_unreachable_ray_cluster_is_reported_at_once(
     cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch, address: str, reason: str
 ) -> None:
-    """It is said at once; Ray itself would try for minutes."""
+    """The command fails at once, where Ray itself would retry for minutes."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     began_s = time.monotonic()
     said = refused(cli, here, "--address", address)
@@ -385,21 +377,21 @@ def test_a_ray_cluster_that_cannot_be_reached(
     assert time.monotonic() - began_s < 20
 
 
-def test_a_command_that_is_not_there(cli: Cli) -> None:
+def test_refuses_an_unknown_command(cli: Cli) -> None:
     for arguments in (["fly"], ["run"], ["run", "run.toml", "--fast"]):
         code, out, err = cli(*arguments)
         assert (code, out) == (2, "")
         assert "Traceback" not in err
 
 
-def test_a_file_that_is_not_there(cli: Cli) -> None:
+def test_refuses_a_missing_file(cli: Cli) -> None:
     code, out, err = cli("run", "nowhere.toml")
     assert (code, out) == (2, "")
     assert "nowhere.toml: no such file; `archipelago init DIR` writes one to start from" in err
 
 
 @pytest.mark.parametrize("command", ["status", "stop"])
-def test_a_run_that_is_not_there(cli: Cli, command: str) -> None:
+def test_refuses_an_unknown_run(cli: Cli, command: str) -> None:
     code, out, err = cli(command, "nowhere")
     assert (code, out) == (2, "")
     assert "no run 'nowhere'" in err
@@ -408,7 +400,7 @@ def test_a_run_that_is_not_there(cli: Cli, command: str) -> None:
     assert "there is no run in runs/" in err
 
 
-def test_a_run_that_is_over_shows_how_it_ended_and_cannot_be_stopped(cli: Cli, here: Path) -> None:
+def test_ended_run_shows_its_status_and_cannot_be_stopped(cli: Cli, here: Path) -> None:
     (here / "old").mkdir()
     (here / "old" / "config.toml").write_text("")
     code, _, err = cli("status", "old")
@@ -423,7 +415,7 @@ def test_a_run_that_is_over_shows_how_it_ended_and_cannot_be_stopped(cli: Cli, h
     assert "run old is not live; there is nothing to do" in err
 
 
-def test_top_says_a_line_where_there_is_no_terminal(cli: Cli, here: Path) -> None:
+def test_top_prints_one_status_without_a_terminal(cli: Cli, here: Path) -> None:
     (here / "old").mkdir()
     (here / "old" / "config.toml").write_text("")
     status = starting_status("old", load(here / "run.toml"))
@@ -434,8 +426,8 @@ def test_top_says_a_line_where_there_is_no_terminal(cli: Cli, here: Path) -> Non
     assert len(out.splitlines()) <= 3
 
 
-def test_a_loss_that_was_not_finite_is_shown_as_such(cli: Cli, here: Path) -> None:
-    """That holds for lines that were written before they were strict JSON, too."""
+def test_non_finite_loss_is_shown_as_such(cli: Cli, here: Path) -> None:
+    """This holds also for lines that were written before they were strict JSON."""
     status = starting_status("old", load(here / "run.toml"))
     for loss in ("NaN", "null"):
         (here / "old").mkdir(exist_ok=True)
@@ -459,8 +451,8 @@ def test_every_command_has_help_with_an_example(cli: Cli, command: str) -> None:
     assert f"Example: archipelago {command}" in " ".join(out.split())
 
 
-def test_it_is_a_module_too(here: Path) -> None:
-    """The whole way, in a process of its own."""
+def test_command_runs_as_a_module(here: Path) -> None:
+    """The command runs in its own process."""
     command = [sys.executable, "-m", "archipelago", "run", "run.toml", "--set", "sync.quorum=9"]
     root = str(Path(__file__).parents[2])
     done = subprocess.run(
@@ -471,5 +463,5 @@ def test_it_is_a_module_too(here: Path) -> None:
     assert not (here / "runs").exists()
 
 
-def test_going_on_from_what_is_stored_is_a_way_to_resume(cli: Cli, here: Path) -> None:
+def test_from_stored_needs_resume(cli: Cli, here: Path) -> None:
     assert "give --resume as well" in refused(cli, here, "--from-stored")

@@ -1,4 +1,4 @@
-"""The public package: every name is there, nothing heavy comes along, shipped files are equal."""
+"""The public package: all names exist, imports are light, shipped files equal the repository's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_every_public_name_can_be_imported(name: str) -> None:
     assert name in dir(archipelago)
 
 
-def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+def test_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = archipelago.nothing  # type: ignore[attr-defined]
 

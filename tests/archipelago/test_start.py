@@ -37,7 +37,7 @@ def called(*arguments: str) -> int:
 def test_init_writes_a_configuration_that_is_accepted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The task is built, traced and cut as a run would do it, in a process of its own."""
+    """The task is built, traced and cut as in a run, in a process of its own."""
     assert called("init", str(tmp_path / "mine"), "--json") == 0
     written = json.loads(capsys.readouterr().out)["files"]
     assert {Path(path).name for path in written} == {"run.toml", "task.py"}
@@ -76,7 +76,7 @@ def test_dashboards_writes_the_board_and_the_alerts(tmp_path: Path) -> None:
     assert names == {path.name for path in (ROOT / "dashboards").iterdir()}
 
 
-def test_a_folder_that_cannot_be_written_is_a_mistake(
+def test_unwritable_folder_is_a_user_mistake(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -84,7 +84,7 @@ def test_a_folder_that_cannot_be_written_is_a_mistake(
     assert "cannot be written: Not a directory" in capsys.readouterr().err
 
 
-def test_a_demo_that_went_well_has_no_problems() -> None:
+def test_successful_demo_has_no_problems() -> None:
     assert problems(WELL) == []
 
 
@@ -99,6 +99,6 @@ def test_a_demo_that_went_well_has_no_problems() -> None:
         ({"tokens_lost": 4}, "100 tokens were trained and 99 are counted"),
     ],
 )
-def test_a_demo_that_went_wrong_says_why(wrong: dict[str, Any], words: str) -> None:
+def test_failed_demo_explains_why(wrong: dict[str, Any], words: str) -> None:
     (found,) = problems({**WELL, **wrong})
     assert found.startswith(words)

@@ -1,4 +1,4 @@
-"""The option that rewrites the narrated scenarios."""
+"""A pytest option that rewrites the narrated scenarios."""
 
 from __future__ import annotations
 

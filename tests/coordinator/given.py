@@ -1,4 +1,4 @@
-"""What the tests of the rules begin with: small values, every field of which can be overruled."""
+"""Small default values for the tests of the rules; every field can be overridden."""
 
 from __future__ import annotations
 
@@ -65,8 +65,11 @@ def contribution(
     progress: Progress | None = None,
     reference: str = "r",
 ) -> Contribution:
-    """A hundred tokens a step unless said otherwise; one window a step of the lease that this life
-    reads if none came back before it joined."""
+    """Return a contribution of 100 tokens a step, unless `tokens` says otherwise.
+
+    The lease is the first one that this life reads if no lease was returned before it joined; each
+    step reads one window.
+    """
     start, stop = span
     who = who or life()
     lease = Lease(2 * (who.incarnation - 1), stop)

@@ -1,4 +1,4 @@
-"""Narrated scenarios: a text of events, and under each, indented, what the rules answered.
+"""Narrated scenarios: a text of events; below each event, indented, the answers of the rules.
 
     # A straggler is waited for, but only inside the grace window.
     rule quorum=2 grace=5
@@ -6,30 +6,33 @@
          grant a#1: clock +0, at v0, reads 0 and 1
          ...
 
-First the rule (what is not said has the value in `RULE`), then a line for each moment: the time in
-seconds and what happens. `a` is the present life of island a, `a#1` a certain one; `f0` a fragment.
+The rule comes first; a value that it leaves out is the one in `RULE`. One line for each moment
+follows: the time in seconds and the event. `a` is the present life of island a, `a#1` a given life;
+`f0` is a fragment.
 
     join a b [layout=x] [tokens=100] [region=eu]
-                                        each asks for a life and trains so many tokens a step
-    steps a=3 b=2 [took=1]              each reports its steps so far, and the seconds one took
+                                        each island asks for a life and trains so many tokens
+                                        a step
+    steps a=3 b=2 [took=1]              each reports its steps so far, and the seconds of one
     arrive a f0 0-3 [base=v0] [norm=1] [layout=x] [tokens=300] [as=other]
-                                        the shard holds what a trained on f0 in steps 0, 1 and 2
-    missing a f0                        that will not come
-    loses a f0                          that was given, perhaps, and is lost
+                                        the shard holds a's contribution to f0 of steps 0, 1, 2
+    missing a f0                        a's hand-in of f0 will not arrive
+    loses a f0                          a may have sent its hand-in of f0, but it is lost
     merged f0 [v1] [moved=1] [cosines=0.2,none,-0.3]
-                                        the shard has merged the next version, or a certain one;
-                                        the norm of its step, and where the contributions point
-    unsound f0 [v1] [norm=nan]          what it has merged cannot be published
-    stored f0 [v1] [durable=no]         ... and stored it; `done f0` is both
-    adopt a f0 3-5                      a took in the present version after its step 5; what it
-                                        trained from step 3 on is overwritten
-    lost a, want a, drain a, left a 7   a died, nears the end of its data, shall leave, has left
-    tick, stop                          time passes; the run shall end
-    resume [v0 v2]                      the syncer is back, and the shard at the versions that were
-                                        public, or at these, one for each fragment
-    show t|round f0|tokens f0|pool|a    what the syncer believes
+                                        the shard has merged the next version, or a given one;
+                                        the norm of its step, the cosines of the contributions
+    unsound f0 [v1] [norm=nan]          the merged version cannot be published
+    stored f0 [v1] [durable=no]         the shard has stored it; `done f0`: merged and stored
+    adopt a f0 3-5                      a adopts the present version after its step 5; it
+                                        overwrites the training from step 3 on
+    lost a, want a, drain a, left a 7   a died, wants a lease, must leave, left after 7 steps
+    tick, stop                          time passes; the run must end
+    resume [v0 v2]                      the syncer and the shard are back, at the public versions
+                                        or at the given ones, one for each fragment
+    show t|round f0|tokens f0|pool|a    the syncer's view
 
-A learner reads one window of its leases a step. The judge looks on (`archipelago/lab/checks`).
+A learner reads one window of its leases a step. `InvariantJudge` (`archipelago/lab/checks`) checks
+every event.
 """
 
 from __future__ import annotations
@@ -99,11 +102,11 @@ RULE = {
 INDENT = " " * 5
 TOKENS = 100
 MEASURED = 10_000
-"""Elements on which the directions of a scenario were measured."""
+"""The number of elements on which a scenario's directions were measured."""
 
 
 def retold(text: str) -> str:
-    """The same scenario with what the rules answer now."""
+    """Return the scenario with the present answers of the rules."""
     told = [line for line in text.splitlines() if not line.startswith(INDENT)]
     story, lines = None, []
     for line in told:
@@ -117,7 +120,7 @@ def retold(text: str) -> str:
 
 
 class Story:
-    """The rules' state, and what the learners of the scenario know of themselves."""
+    """The rules' state, and the leases and lives that the scenario's learners know."""
 
     def __init__(self, told: dict[str, str]) -> None:
         assert told.keys() <= RULE.keys(), f"a rule has {list(RULE)}, not {list(told)}"
@@ -141,7 +144,7 @@ class Story:
         self.tokens: dict[Island, int] = {}
 
     def happens(self, line: str) -> Iterator[str]:
-        """Carry out one line; yield the answers."""
+        """Carry out one line and yield the answers."""
         time, verb, *words = line.split()
         options = dict(word.split("=") for word in words if "=" in word)
         names = [word for word in words if "=" not in word]
@@ -270,7 +273,7 @@ class Story:
         return named(said) if said else Version(self.state.generation, following)
 
     def learn(self, effect: Effect) -> None:
-        """What a learner takes from the syncer's answer."""
+        """Record what a learner takes from the syncer's answer."""
         match effect:
             case Granted(life, _, _, leases):
                 self.lives[life.island] = life
@@ -312,7 +315,7 @@ class Story:
 
 
 def named(word: str) -> Version:
-    """`v2`, or `v1.2` of the syncer's generation 1."""
+    """Return the version called `v2`, or `v1.2` for the syncer's generation 1."""
     *generation, number = word.removeprefix("v").split(".")
     return Version(int(generation[0]) if generation else 0, int(number))
 
@@ -334,7 +337,7 @@ def ids(items: Iterable[ContributionId]) -> str:
 
 
 def told(effects: list[Effect]) -> Iterator[str]:
-    """One line for each effect, and one for all learners asked for the same fragment."""
+    """Yield one line for each effect; one line for all learners asked for the same fragment."""
     for asked, group in groupby(effects, lambda e: e.fragment if isinstance(e, Ask) else None):
         if asked is None:
             yield from map(line, group)

@@ -1,4 +1,4 @@
-"""What of a public chain is kept, and what of it somebody gets who missed some."""
+"""The public chain keeps recent differences, for learners that missed versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def v(number: int) -> Version:
 
 
 def chain_of(versions: int, most: int) -> tuple[Kept[int], ...]:
-    """The difference that leads to a version is called by its number."""
+    """Return a chain in which each difference is the number of the version it leads to."""
     chain: tuple[Kept[int], ...] = ()
     for number in range(1, versions + 1):
         chain = lengthened(chain, Kept(v(number - 1), v(number), number), most)
@@ -23,7 +23,9 @@ def chain_of(versions: int, most: int) -> tuple[Kept[int], ...]:
 
 
 @given(st.integers(0, 12), st.integers(0, 6), st.integers(0, 12), st.integers(0, 14))
-def test_all_of_it_in_order_or_nothing(versions: int, most: int, older: int, newer: int) -> None:
+def test_between_returns_all_differences_in_order_or_none(
+    versions: int, most: int, older: int, newer: int
+) -> None:
     found = between(chain_of(versions, most), v(older), v(newer))
     if versions - most <= older < newer <= versions:
         assert found == [*range(older + 1, newer + 1)]
@@ -31,19 +33,19 @@ def test_all_of_it_in_order_or_nothing(versions: int, most: int, older: int, new
         assert found is None
 
 
-def test_a_version_of_another_generation_is_not_in_it() -> None:
+def test_chain_holds_no_version_of_another_generation() -> None:
     chain = chain_of(3, 3)
     assert between(chain, Version(1, 1), v(3)) is None
     assert between(chain, v(1), Version(1, 3)) is None
 
 
-def test_a_chain_has_no_gap() -> None:
+def test_lengthening_refuses_a_gap() -> None:
     with pytest.raises(AssertionError, match="v5 is not in the chain"):
         lengthened(chain_of(3, 3), Kept(v(5), v(6), 6), 3)
 
 
-def test_no_more_are_kept_than_it_pays_to_fetch() -> None:
-    """The newest is kept in any case: every learner has it and will ask from there."""
+def test_keeps_only_differences_cheaper_than_the_whole() -> None:
+    """The newest difference is kept in any case: every learner has it and will ask from there."""
     assert worth_keeping(4, difference_bytes=4, whole_bytes=4) == 0
     assert worth_keeping(4, difference_bytes=2, whole_bytes=4) == 2
     assert worth_keeping(9, difference_bytes=1, whole_bytes=4) == 4

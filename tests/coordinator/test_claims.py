@@ -1,4 +1,4 @@
-"""What an island says of itself is held to its leases and its time (edition 1 of the rules)."""
+"""The syncer checks an island's claims against its leases and its time (rules edition 1)."""
 
 from __future__ import annotations
 
@@ -39,13 +39,16 @@ BELIEVING = replace(BOUNDED, edition=0)
 def said(
     steps: int, tokens: int | None = None, start: int | None = None, lease: int = 0
 ) -> Progress:
-    """How far a learner is after so many steps of two windows, 100 tokens each, unless it lies."""
+    """Return the progress after `steps` of two windows and 100 tokens each, unless it is false."""
     read = BATCH * steps if start is None else start
     return Progress(steps, 100 * steps if tokens is None else tokens, Lease(lease, read))
 
 
 def heard(rules: Rule, *events: tuple[float, Event]) -> tuple[State, tuple[Effect, ...]]:
-    """The state after island a has joined at 0 s and these were heard; what the last one led to."""
+    """Return the state after these events and the effects of the last event.
+
+    Island a joins at 0 s, before the events.
+    """
     state, effects = advance(rules, initial(rules), Join(A, "group", LAYOUT), 0.0)
     for now_s, event in events:
         state, effects = advance(rules, state, event, now_s)
@@ -66,7 +69,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_a_word_that_cannot_be_true_moves_nothing_and_ends_its_life(lie: Progress) -> None:
+def test_impossible_claim_changes_nothing_and_quarantines_its_life(lie: Progress) -> None:
     before, _ = heard(BOUNDED, FIRST)
     for word in (
         Report(life(), lie, 1.0),
@@ -83,47 +86,50 @@ def test_a_word_that_cannot_be_true_moves_nothing_and_ends_its_life(lie: Progres
         assert believed.members[A].status is Status.LIVE, "a tape of before is answered as it was"
 
 
-def test_the_truth_is_believed() -> None:
+def test_accepts_truthful_report() -> None:
     state, effects = heard(BOUNDED, FIRST, (20.0, Report(life(), said(20), 1.0)))
     assert (state.t, state.ledger.trained) == (20, 2000)
     assert not [effect for effect in effects if isinstance(effect, Void)]
 
 
 def test_one_flipped_bit_does_not_end_the_run() -> None:
-    """It once did, as a success."""
+    """One flipped bit once ended the run, reported as a success."""
     short = replace(BOUNDED, steps=1000)
     lie = (20.0, Report(life(), said(20 ^ 2**20, 2000, 40), 1.0))
     assert heard(short, FIRST, lie)[0].phase is Phase.RUNNING
     assert heard(replace(short, edition=0), FIRST, lie)[0].phase is not Phase.RUNNING
 
 
-def test_steps_take_time() -> None:
-    """Its leases would hold them; at twice its fastest speed they do not fit into what it had."""
+def test_quarantines_learner_that_reports_steps_too_fast() -> None:
+    """The learner's leases would hold these steps.
+
+    At twice its fastest speed the steps do not fit into the time that it had.
+    """
     most = int(2 * (CREDIT_S + 10.0))
     for steps, status in ((10 + most, Status.LIVE), (11 + most, Status.QUARANTINED)):
         state, _ = heard(BOUNDED, FIRST, (20.0, Report(life(), said(steps), 1.0)))
         assert state.members[A].status is status
 
 
-def test_reports_that_come_together_after_a_pause_of_the_syncer_are_believed() -> None:
+def test_accepts_reports_delivered_together_after_a_syncer_pause() -> None:
     reports = [(160.0, Report(life(), said(10 + 30 * n), 1.0)) for n in range(1, 6)]
     state, _ = heard(BOUNDED, FIRST, *reports)
     assert (state.members[A].status, state.t) == (Status.LIVE, 160)
 
 
-def test_who_leaps_to_the_end_must_say_so_twice() -> None:
+def test_leap_to_the_last_step_needs_a_second_report() -> None:
     near = replace(BOUNDED, steps=40)
     leap = Report(life(), said(41), 1.0)
     state, _ = heard(near, FIRST, (41.0, leap))
     assert (state.t, state.phase) == (10, Phase.RUNNING)
-    for again in (said(11), said(40)):  # overtaken words, or honest ones after a flipped bit
+    for again in (said(11), said(40)):  # reports out of order, or honest ones after a flipped bit
         state, _ = heard(near, FIRST, (41.0, leap), (42.0, Report(life(), again, 1.0)))
         assert (state.t, state.phase) == (10, Phase.RUNNING)
     state, _ = heard(near, FIRST, (41.0, leap), (42.0, Report(life(), said(42), 1.0)))
     assert (state.t, state.phase) == (40, Phase.STOPPING)
 
 
-def test_a_contribution_cannot_claim_more_tokens_than_its_steps_have() -> None:
+def test_refuses_contribution_with_more_tokens_than_its_steps() -> None:
     full = (10.5, Arrived(contribution(span=(4, 10), progress=said(10), tokens=601)))
     state, _ = heard(BOUNDED, FIRST, full)
     assert not state.fragments[0].inbox
@@ -132,14 +138,14 @@ def test_a_contribution_cannot_claim_more_tokens_than_its_steps_have() -> None:
     assert heard(BOUNDED, FIRST, fair)[0].ledger.rows[0].held == 600
 
 
-def test_where_nobody_knows_the_tokens_of_a_window_its_own_past_bounds_them() -> None:
+def test_past_tokens_bound_a_claim_if_window_tokens_are_unknown() -> None:
     unknown = replace(BOUNDED, window_tokens=0)
     for tokens, status in ((30_000, Status.LIVE), (1_000_000, Status.QUARANTINED)):
         state, _ = heard(unknown, FIRST, (20.0, Report(life(), said(20, tokens), 1.0)))
         assert state.members[A].status is status
 
 
-def test_data_is_granted_as_far_as_it_can_be_needed() -> None:
+def test_hoarding_leases_ends_the_life_and_returns_them() -> None:
     wants = [(float(n), LeaseWanted(life())) for n in range(40)]
     state, _ = heard(BOUNDED, *wants[: MOST_UNREAD - 1])
     assert state.members[A].status is Status.JOINING
@@ -150,8 +156,8 @@ def test_data_is_granted_as_far_as_it_can_be_needed() -> None:
     assert len(pool.returned) == pool.fresh, "what it hoarded goes back"
 
 
-def test_an_honest_learner_never_wants_for_data() -> None:
-    """It asks for a lease whenever it begins one."""
+def test_honest_learner_is_always_granted_leases() -> None:
+    """The learner asks for a lease whenever it begins one."""
     small = replace(BOUNDED, lease_windows=20)
     state, effects = advance(small, initial(small), Join(A, "group", LAYOUT), 0.0)
     (granted,) = [effect for effect in effects if isinstance(effect, Granted)]
@@ -167,8 +173,8 @@ def test_an_honest_learner_never_wants_for_data() -> None:
     assert len(leases) == 401
 
 
-def test_a_learner_whose_step_reads_whole_leases_may_come_to_its_first_due_point() -> None:
-    """Nothing vouches for what it has read until it hands in: here after 1,200 leases."""
+def test_learner_with_one_window_leases_reaches_its_first_due_point() -> None:
+    """Only a hand-in proves what it has read, and the first one comes after 1,200 leases."""
     long = replace(rule(every=600, lease_windows=1), batches=(("group", BATCH),))
     state, _ = advance(long, initial(long), Join(A, "group", LAYOUT), 0.0)
     for steps in range(1, 600):
@@ -182,8 +188,8 @@ def test_a_learner_whose_step_reads_whole_leases_may_come_to_its_first_due_point
 # --- shares, norms, pace --------------------------------------------------------------------------
 
 
-def test_no_contribution_has_more_than_four_times_its_share_of_the_steps() -> None:
-    """One of eight that claims a thousand times the tokens once had all of every merge."""
+def test_weight_is_capped_at_four_times_the_share_of_steps() -> None:
+    """One of eight islands that claimed a thousand times the tokens once dominated every merge."""
     loud = contribution(life("h"), tokens=400_000)
     others = tuple(contribution(life(name)) for name in "abcdefg")
     shares = [item.weight for item in weigh((*others, loud))]
@@ -194,8 +200,8 @@ def test_no_contribution_has_more_than_four_times_its_share_of_the_steps() -> No
 
 
 @pytest.mark.parametrize("islands", [2, 3, 4, 8])
-def test_a_drift_is_stopped_before_ten_times_the_norm_of_the_others(islands: int) -> None:
-    """Among two it had no end: half of the norms that were usual were its own."""
+def test_stops_norm_drift_before_ten_times_the_norm_of_the_others(islands: int) -> None:
+    """Between two islands the drift was unbounded: half of the usual norms were its own."""
     names = [Island(f"i{n}") for n in range(islands)]
     drifting, known, norm = names[-1], NONE, 1.0
     for _ in range(600):
@@ -210,7 +216,7 @@ def test_a_drift_is_stopped_before_ten_times_the_norm_of_the_others(islands: int
     raise AssertionError(f"it went on to {norm:.3g} times the usual norm")
 
 
-def test_a_slow_island_keeps_its_last_norms_beside_a_fast_one() -> None:
+def test_keeps_norms_of_a_slow_island_beside_a_fast_one() -> None:
     slow, fast = Island("slow"), Island("fast")
     known = NONE
     for _ in range(4):
@@ -220,7 +226,7 @@ def test_a_slow_island_keeps_its_last_norms_beside_a_fast_one() -> None:
     assert limit(known, 4, frozenset({slow})) == pytest.approx(10.0)
 
 
-def test_of_two_islands_the_slower_one_does_not_always_keep_pace() -> None:
+def test_slower_of_two_islands_may_be_a_straggler() -> None:
     assert slowest_in_pace([1.0, 50.0]) == 1.0
     assert slowest_in_pace([1.0, 1.0, 10.0, 10.0]) == 1.0
     assert slowest_in_pace([1.0, 2.0]) == 2.0

@@ -1,6 +1,6 @@
-"""A fragment on the wire comes back as it was, or nearly, and never as something else.
+"""A fragment survives the wire within the error bound of its encoding.
 
-The coded wires are held against a naive twin, `written`, in f64 and one block at a time.
+The quantized wires are compared with a naive reference, `written`, in f64 and one block at a time.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from coordinator.kernels import TILE, frozen
 from coordinator.scratch import room_of_my_own
 
 BF16_HALF_STEP = 2.0**-8
-"""Half of the distance between neighbours, relative: bf16 keeps 8 bits of the significand."""
+"""Half of the relative distance between neighbours: bf16 has an 8-bit significand."""
 BF16_HALF_STEP_AT_ZERO = 2.0**-134
-"""The bound is absolute where numbers are denormal."""
+"""The absolute bound, for denormal numbers."""
 BF16_MAX = 3.3895313892515355e38
 
 LENGTHS = st.integers(0, 20)
@@ -44,14 +44,14 @@ CODED = [Wire.INT8, Wire.INT4, Wire.INT2, Wire.E3M0]
 coded = pytest.mark.parametrize("wire", CODED)
 in_steps = pytest.mark.parametrize("wire", [Wire.INT8, Wire.INT4])
 MOST = {Wire.INT8: 127, Wire.INT4: 7}
-"""Steps either way."""
+"""The largest number of quantization steps in either direction."""
 BLOCK = 32
 sizes = st.sampled_from([1, 2, 31, 32, 33, 64, 95, 200])
 numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
 def written(wire: Wire, values: Flat) -> np.ndarray:
-    """What comes back of finite values, as the format says it."""
+    """Return the decoded form of finite values, as the format defines it."""
     found: list[float] = []
     for start in range(0, values.size, BLOCK):
         block = values[start : start + BLOCK].astype(np.float64)
@@ -72,8 +72,11 @@ def written(wire: Wire, values: Flat) -> np.ndarray:
 
 
 def written_in_powers(block: np.ndarray, largest: float) -> np.ndarray:
-    """The nearest of nothing and of seven powers of two, the last of which is next to the largest
-    element and an f32; of two as near the one that is further from zero."""
+    """Return the nearest of zero and seven powers of two.
+
+    The largest of the powers is the one nearest to the largest element, at most 2^127 (f32). Ties
+    round away from zero.
+    """
     top = min(nearest_power(largest), 127)
     levels = np.array([*(2.0 ** np.arange(top, top - 7, -1)), 0])
     apart = np.abs(np.abs(block)[:, None] - levels)
@@ -81,9 +84,12 @@ def written_in_powers(block: np.ndarray, largest: float) -> np.ndarray:
 
 
 def written_in_two_bits(block: np.ndarray, largest: float) -> np.ndarray:
-    """Half a step or one and a half, whichever is nearer; of two as near the further from zero. A
-    step is the power of two next to 1.25 times the mean magnitude of 32 elements, each cut off
-    below the largest one's last bit, and with 1.75 for 1.25 sqrt(2)."""
+    """Return half a step or one and a half, whichever is nearer; ties round away from zero.
+
+    A step is the power of two next to 1.25 times the mean magnitude of 32 elements; 1.75
+    approximates 1.25 sqrt(2). Each magnitude is first truncated below the last bit of the largest
+    one.
+    """
     last_bit = 2.0 ** (math.floor(math.log2(largest)) - 23)
     total = sum(int(number // last_bit) for number in np.abs(block))
     total += total // 2 + total // 4
@@ -98,15 +104,19 @@ def nearest_power(number: float) -> int:
 
 @coded
 @given(sizes.flatmap(lambda size: hnp.arrays(np.float32, size, elements=numbers)))
-def test_codes_are_those_of_a_naive_twin(wire: Wire, values: Flat) -> None:
+def test_quantized_values_match_a_naive_reference(wire: Wire, values: Flat) -> None:
     np.testing.assert_array_equal(sent(wire, values), written(wire, values))
 
 
 @in_steps
 @given(st.integers(0, 2**32 - 1), st.integers(-90, 90))
-def test_codes_lose_at_most_half_a_step_of_their_block(wire: Wire, seed: int, size: int) -> None:
-    """Those that are above the last step lose, less than one; a step is at most a quarter (int4),
-    or a 64th (int8), of the largest element."""
+def test_int_codes_lose_at_most_half_a_step_of_their_block(
+    wire: Wire, seed: int, size: int
+) -> None:
+    """Elements above the last step lose more than half a step, but less than one.
+
+    A step is at most a quarter (int4) or a 64th (int8) of the largest element.
+    """
     chance = np.random.default_rng(seed)
     values = (chance.standard_normal(BLOCK) * 2.0**size).astype(np.float32)
     largest = float(np.max(np.abs(values)))
@@ -118,9 +128,7 @@ def test_codes_lose_at_most_half_a_step_of_their_block(wire: Wire, seed: int, si
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(-90, 90))
-def test_powers_lose_at_most_a_third_and_what_is_small_beside_the_largest(
-    seed: int, size: int
-) -> None:
+def test_e3m0_loses_at_most_a_third_of_all_but_small_elements(seed: int, size: int) -> None:
     chance = np.random.default_rng(seed)
     values = (chance.standard_normal(BLOCK) * 2.0**size).astype(np.float32)
     lengths = np.abs(values.astype(np.float64))
@@ -131,8 +139,8 @@ def test_powers_lose_at_most_a_third_and_what_is_small_beside_the_largest(
 
 
 @given(sizes.flatmap(lambda size: hnp.arrays(np.float32, size, elements=numbers)))
-def test_two_bits_leave_less_than_there_was(values: Flat) -> None:
-    """Of each block, however uneven it is: so error feedback comes to an end."""
+def test_int2_error_is_smaller_than_each_block(values: Flat) -> None:
+    """Each block loses less than its norm, however uneven it is, so error feedback converges."""
     lost = values.astype(np.float64) - sent(Wire.INT2, values)
     for start in range(0, values.size, BLOCK):
         block = values[start : start + BLOCK].astype(np.float64)
@@ -141,8 +149,8 @@ def test_two_bits_leave_less_than_there_was(values: Flat) -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(-90, 90))
-def test_two_bits_lose_less_than_half_of_normal_numbers(seed: int, size: int) -> None:
-    """Levels at their best distance lose 34 % of the norm, those of a power of two up to 43."""
+def test_int2_loses_less_than_half_of_normal_numbers(seed: int, size: int) -> None:
+    """Levels at their best distance lose 34 % of the norm, those of a power of two up to 43 %."""
     chance = np.random.default_rng(seed)
     values = (chance.standard_normal(100 * BLOCK) * 2.0**size).astype(np.float32)
     lost = np.linalg.norm(values - sent(Wire.INT2, values).astype(np.float64))
@@ -151,14 +159,14 @@ def test_two_bits_lose_less_than_half_of_normal_numbers(seed: int, size: int) ->
 
 @pytest.mark.parametrize("wire", [Wire.INT8, Wire.INT4, Wire.E3M0])
 @given(sizes.flatmap(lambda size: hnp.arrays(np.float32, size, elements=numbers)))
-def test_codes_sent_twice_are_the_same_as_sent_once(wire: Wire, values: Flat) -> None:
+def test_quantization_is_idempotent(wire: Wire, values: Flat) -> None:
     once = sent(wire, values)
     np.testing.assert_array_equal(sent(wire, once), once)
 
 
 @coded
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-def test_one_number_that_is_none_spoils_its_block_and_no_other(wire: Wire, poison: float) -> None:
+def test_non_finite_element_makes_only_its_block_nan(wire: Wire, poison: float) -> None:
     values = np.ones(3 * BLOCK, np.float32)
     values[BLOCK + 7] = poison
     back = sent(wire, values)
@@ -170,24 +178,24 @@ def test_one_number_that_is_none_spoils_its_block_and_no_other(wire: Wire, poiso
 
 
 @coded
-def test_what_is_denormal_is_zero_and_stays_with_the_sender(wire: Wire) -> None:
+def test_tiny_values_become_zero_and_stay_in_the_residual(wire: Wire) -> None:
     values = np.array([1e-44, -1e-39, 7e-31], np.float32)
     np.testing.assert_array_equal(sent(wire, values), 0)
     np.testing.assert_array_equal(values - sent(wire, values), values)
 
 
 @coded
-def test_the_largest_numbers_are_kept_finite(wire: Wire) -> None:
+def test_largest_f32_numbers_stay_finite(wire: Wire) -> None:
     top = np.finfo(np.float32).max
     back = sent(wire, np.array([top, -top, 1], np.float32))
     assert np.isfinite(back).all()
-    if wire is Wire.INT2:  # whose levels follow the mean of the block
+    if wire is Wire.INT2:  # int2's levels follow the mean of the block
         back = sent(wire, np.tile(np.array([top, -top], np.float32), BLOCK // 2))
     rtol = {Wire.E3M0: 0.51, Wire.INT2: 0.51}.get(wire, 0.15)
     np.testing.assert_allclose(back[:2], [top, -top], rtol=rtol)
 
 
-def test_the_bytes_of_a_block_are_as_documented() -> None:
+def test_block_bytes_match_the_documented_format() -> None:
     values = np.zeros(BLOCK, np.float32)
     values[0], values[1], values[16] = 4.0, -7.0, 2.5
     eighths, fourths = encode(Wire.INT8, values), encode(Wire.INT4, values)
@@ -205,8 +213,8 @@ def test_the_bytes_of_a_block_are_as_documented() -> None:
 
 @pytest.mark.parametrize("wire", list(Wire))
 @pytest.mark.parametrize("size", [1, 33, TILE - 1, TILE + 1, 2 * TILE + 40])
-def test_any_stretch_of_a_fragment_is_decoded_as_in_the_whole(wire: Wire, size: int) -> None:
-    """It may begin within one block and end within another, over the edge of a tile."""
+def test_decoding_a_range_matches_decoding_the_whole(wire: Wire, size: int) -> None:
+    """The range may begin in one block, end in another, and cross the edge of a tile."""
     chance = np.random.default_rng(size)
     values = chance.standard_normal(size).astype(np.float32)
     payload, whole = frozen(encode(wire, values)), sent(wire, values)
@@ -219,7 +227,7 @@ def test_any_stretch_of_a_fragment_is_decoded_as_in_the_whole(wire: Wire, size: 
 
 
 @pytest.mark.parametrize("wire", list(Wire))
-def test_a_difference_is_encoded_and_added_as_if_in_one_piece(wire: Wire) -> None:
+def test_tiled_difference_matches_encoding_in_one_piece(wire: Wire) -> None:
     chance, size = np.random.default_rng(5), TILE + 77
     older, newer = (chance.standard_normal(size).astype(np.float32) for _ in range(2))
     payload, norm = encode_difference(wire, newer, older)
@@ -231,8 +239,8 @@ def test_a_difference_is_encoded_and_added_as_if_in_one_piece(wire: Wire) -> Non
 
 
 @pytest.mark.parametrize("wire", list(Wire))
-def test_it_does_not_matter_where_the_values_lie(wire: Wire) -> None:
-    """Read-only, at an odd address, or every second one of an array."""
+def test_codec_accepts_any_memory_layout(wire: Wire) -> None:
+    """The input may be read-only, unaligned, or every second element of an array."""
     values = np.random.default_rng(1).standard_normal(100).astype(np.float32)
     crooked = np.frombuffer(b"x" + values.tobytes(), np.float32, offset=1)
     spread = np.repeat(values, 2)[::2]
@@ -251,26 +259,26 @@ def sent(wire: Wire, values: Flat) -> Flat:
 
 
 @given(anything)
-def test_f32_is_passed_through_bit_for_bit_and_not_copied(values: Flat) -> None:
+def test_f32_passes_through_bit_for_bit_without_a_copy(values: Flat) -> None:
     back = sent(Wire.F32, values)
     assert np.shares_memory(back, values) or values.size == 0
     assert back.tobytes() == values.tobytes()
 
 
 @given(finite)
-def test_bf16_loses_at_most_half_a_step_of_its_numbers(values: Flat) -> None:
+def test_bf16_loses_at_most_half_a_step(values: Flat) -> None:
     error = np.abs(sent(Wire.BF16, values).astype(np.float64) - values)
     allowed = np.maximum(BF16_HALF_STEP * np.abs(values.astype(np.float64)), BF16_HALF_STEP_AT_ZERO)
     assert (error <= allowed).all()
 
 
 @given(anything)
-def test_bf16_sent_twice_is_the_same_as_sent_once(values: Flat) -> None:
+def test_bf16_rounding_is_idempotent(values: Flat) -> None:
     once = sent(Wire.BF16, values)
     np.testing.assert_array_equal(sent(Wire.BF16, once), once)
 
 
-def test_bf16_keeps_what_is_no_number_and_what_is_infinite() -> None:
+def test_bf16_keeps_nan_infinity_and_negative_zero() -> None:
     values = np.array([np.nan, np.inf, -np.inf, -0.0], np.float32)
     back = sent(Wire.BF16, values)
     np.testing.assert_array_equal(back, values)
@@ -286,7 +294,7 @@ def test_bf16_rounds_to_even_and_keeps_denormals() -> None:
 
 
 @pytest.mark.parametrize("wire", list(Wire))
-def test_the_wire_is_a_plain_array_of_the_size_it_says(wire: Wire) -> None:
+def test_payload_is_a_plain_array_of_the_declared_size(wire: Wire) -> None:
     payload = encode(wire, np.ones(5, np.float32))
     assert payload.dtype.isbuiltin == 1
     assert payload.flags.c_contiguous
@@ -295,13 +303,13 @@ def test_the_wire_is_a_plain_array_of_the_size_it_says(wire: Wire) -> None:
 
 @pytest.mark.parametrize("wire", list(Wire))
 @pytest.mark.parametrize("size", [0, 32, 65, 128])
-def test_a_payload_of_another_size_is_refused(wire: Wire, size: int) -> None:
-    """For the coded wires that is another number of blocks: the layout is what tells the rest."""
+def test_refuses_payload_of_another_size(wire: Wire, size: int) -> None:
+    """For quantized wires, only another number of blocks is noticed; the layout tells the rest."""
     with pytest.raises(CorruptPayload, match=rf"shape \(\d+,\).* {size} elements"):
         decode(encode(wire, np.ones(33, np.float32)), size)
 
 
-def test_a_payload_of_another_shape_or_dtype_is_refused() -> None:
+def test_refuses_payload_of_another_shape_or_dtype() -> None:
     with pytest.raises(CorruptPayload, match="shape"):
         decode(np.ones((1, 5), np.float32), 5)
     for dtype in (np.float64, np.int16, np.float16, ">f4"):
@@ -310,14 +318,14 @@ def test_a_payload_of_another_shape_or_dtype_is_refused() -> None:
 
 
 @given(finite)
-def test_what_bf16_loses_is_known_to_the_last_bit(values: Flat) -> None:
+def test_bf16_residual_is_exact(values: Flat) -> None:
     residual = values - sent(Wire.BF16, values)
     np.testing.assert_array_equal(sent(Wire.BF16, values) + residual, values)
 
 
 @given(st.lists(hnp.arrays(np.float32, 3, elements=moderate), min_size=1, max_size=40))
 @pytest.mark.parametrize("wire", [Wire.BF16, *CODED])
-def test_error_feedback_returns_in_later_messages_what_was_lost(
+def test_error_feedback_sends_rounding_errors_with_later_messages(
     wire: Wire, deltas: list[Flat]
 ) -> None:
     residual, received = np.zeros(3, np.float32), np.zeros(3)
@@ -327,5 +335,5 @@ def test_error_feedback_returns_in_later_messages_what_was_lost(
         residual = wanted - arrived
         received += arrived
     meant = np.sum(deltas, axis=0, dtype=np.float64)
-    # All that is missing is the last residual; f32 additions of numbers up to 200 round by 1e-5.
+    # Only the last residual is missing; f32 additions of numbers up to 200 round by 1e-5.
     np.testing.assert_allclose(received + residual, meant, rtol=0, atol=4e-5 * len(deltas))

@@ -1,4 +1,4 @@
-"""A tree is cut into balanced fragments, and sewing gives it back."""
+"""`cut` splits a tree into balanced fragments, and `sew` restores it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ shapes = st.lists(st.integers(0, 7), max_size=3).map(tuple)
 
 @st.composite
 def trees(draw: st.DrawFn) -> list[Leaf]:
-    """Scalars, vectors, matrices, stacks of layers, embeddings, and leaves without an element."""
+    """Draw scalars, vectors, matrices, stacks of layers, embeddings and empty leaves."""
     return [
         Leaf(f"leaf{i}", shape, stacked=bool(shape) and draw(st.booleans()), embedding=embedding)
         for i, (shape, embedding) in enumerate(
@@ -40,7 +40,7 @@ def layouts(draw: st.DrawFn) -> Layout:
 
 
 def numbered(layout: Layout) -> list[np.ndarray]:
-    """Leaves in which every element of the tree has a number of its own."""
+    """Return leaves in which every element of the tree has a number of its own."""
     ends = list(itertools.accumulate(math.prod(leaf.shape) for leaf in layout.leaves))
     starts = [0, *ends[:-1]]
     return [
@@ -61,7 +61,7 @@ def test_every_element_of_every_leaf_is_in_exactly_one_fragment(layout: Layout) 
 
 
 @given(layouts())
-def test_sewing_what_was_taken_gives_the_tree_back(layout: Layout) -> None:
+def test_sew_restores_the_tree(layout: Layout) -> None:
     leaves = numbered(layout)
     sewn = sew(layout, fragments_of(layout, leaves))
     for before, after in zip(leaves, sewn, strict=True):
@@ -69,7 +69,7 @@ def test_sewing_what_was_taken_gives_the_tree_back(layout: Layout) -> None:
 
 
 @given(layouts())
-def test_a_fragment_is_a_copy_and_the_tree_stays_as_it_was(layout: Layout) -> None:
+def test_take_copies_and_leaves_the_tree_unchanged(layout: Layout) -> None:
     leaves = numbered(layout)
     for flat in fragments_of(layout, leaves):
         assert flat.flags.c_contiguous
@@ -79,7 +79,7 @@ def test_a_fragment_is_a_copy_and_the_tree_stays_as_it_was(layout: Layout) -> No
 
 
 @given(layouts())
-def test_no_fragment_is_larger_than_the_mean_and_one_piece(layout: Layout) -> None:
+def test_fragment_sizes_differ_by_at_most_one_piece(layout: Layout) -> None:
     largest = max(piece.size for pieces in layout.fragments for piece in pieces)
     fair = max(largest, math.ceil(layout.parameters / len(layout.fragments)))
     assert max(layout.sizes) <= 4 / 3 * fair + largest
@@ -89,8 +89,8 @@ def test_no_fragment_is_larger_than_the_mean_and_one_piece(layout: Layout) -> No
 
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=7), st.integers(2, 3))
 @example([3, 3, 2, 2, 2], 2)
-def test_packing_is_within_four_thirds_of_the_best_there_is(sizes: list[int], n: int) -> None:
-    """The pieces are single rows, so that only the packing is in question."""
+def test_packing_is_within_four_thirds_of_the_optimum(sizes: list[int], n: int) -> None:
+    """The pieces are single rows, so that only the packing is tested."""
     assume(len(sizes) >= n)
     layout = cut([Leaf(f"row{i}", (1, size)) for i, size in enumerate(sizes)], n)
     best = min(
@@ -100,7 +100,7 @@ def test_packing_is_within_four_thirds_of_the_best_there_is(sizes: list[int], n:
     assert max(layout.sizes) <= 4 / 3 * best
 
 
-def test_a_stack_of_layers_is_cut_into_its_layers_first() -> None:
+def test_stack_of_layers_is_cut_into_its_layers_first() -> None:
     layout = cut([Leaf("blocks", (4, 2, 3), stacked=True)], 2)
     pieces = [piece for inside in layout.fragments for piece in inside]
     assert sorted((p.layer, p.start, p.stop, p.shape) for p in pieces) == [
@@ -108,7 +108,7 @@ def test_a_stack_of_layers_is_cut_into_its_layers_first() -> None:
     ]
 
 
-def test_a_leaf_larger_than_a_fragment_is_cut_along_its_rows() -> None:
+def test_leaf_larger_than_a_fragment_is_cut_along_its_rows() -> None:
     layout = cut([Leaf("table", (10, 3), embedding=True), Leaf("w", (2, 3))], 3)
     table = [p for inside in layout.fragments for p in inside if p.leaf == 0]
     assert sorted((p.start, p.stop) for p in table) == [(0, 3), (3, 6), (6, 10)]
@@ -120,20 +120,20 @@ def test_layers_larger_than_a_fragment_are_cut_twice() -> None:
     assert layout.sizes == (10, 10, 10, 10)
 
 
-def test_scalars_are_whole_pieces_and_empty_leaves_have_none() -> None:
+def test_scalars_are_whole_pieces_and_empty_leaves_have_no_piece() -> None:
     layout = cut([Leaf("scale", ()), Leaf("none", (0, 3)), Leaf("gains", (2,), stacked=True)], 3)
     assert layout.sizes == (1, 1, 1)
     assert {piece.leaf for inside in layout.fragments for piece in inside} == {0, 2}
 
 
-def test_more_fragments_than_pieces_are_refused_with_the_largest_number_that_works() -> None:
+def test_too_many_fragments_are_refused_with_the_largest_possible_number() -> None:
     with pytest.raises(UserMistake, match=r"3 fragments .* set sync.fragments to 2 or less"):
         cut([Leaf("w", (2, 5))], 3)
 
 
 @given(trees(), st.integers(2, 40))
 @example([Leaf("vector", (10,)), Leaf("row", (1, 100))], 20)
-def test_the_number_of_fragments_that_a_refusal_advises_works(leaves: list[Leaf], n: int) -> None:
+def test_number_of_fragments_advised_by_a_refusal_works(leaves: list[Leaf], n: int) -> None:
     assume(any(math.prod(leaf.shape) for leaf in leaves))
     try:
         cut(leaves, n)
@@ -143,7 +143,7 @@ def test_the_number_of_fragments_that_a_refusal_advises_works(leaves: list[Leaf]
 
 
 @given(layouts())
-def test_the_same_cut_has_the_same_fingerprint(layout: Layout) -> None:
+def test_same_cut_has_the_same_fingerprint(layout: Layout) -> None:
     again = cut(list(layout.leaves), len(layout.fragments))
     assert again == layout
     assert again.fingerprint == layout.fingerprint
@@ -168,7 +168,7 @@ def test_another_cut_has_another_fingerprint(other: list[Leaf], fragments: int) 
     assert cut(other, fragments).fingerprint != cut(LEAVES, 2).fingerprint
 
 
-def test_leaves_of_other_shapes_are_not_taken_from() -> None:
+def test_take_refuses_leaves_of_other_shapes() -> None:
     layout = cut(LEAVES, 2)
     with pytest.raises(LayoutMismatch, match=r"\(2, 6\)"):
         take(layout, Fragment(0), [np.zeros((2, 6), np.float32), np.zeros(6, np.float32)])
@@ -176,7 +176,7 @@ def test_leaves_of_other_shapes_are_not_taken_from() -> None:
         take(layout, Fragment(0), [np.zeros((6, 2), np.float32)])
 
 
-def test_fragments_of_other_sizes_are_not_sewn() -> None:
+def test_sew_refuses_fragments_of_other_sizes() -> None:
     layout = cut(LEAVES, 2)
     with pytest.raises(LayoutMismatch, match="where 12 belong"):
         sew(layout, [np.zeros(9, np.float32), np.zeros(6, np.float32)])

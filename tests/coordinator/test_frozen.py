@@ -1,4 +1,4 @@
-"""The rules' own `replace` is `dataclasses.replace`, only faster."""
+"""The rules' own `replace` does what `dataclasses.replace` does, but faster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coordinator.state import initial
 from tests.coordinator.given import contribution, rule
 
 
-def test_it_is_the_replace_of_the_standard_library() -> None:
+def test_replace_matches_dataclasses_replace() -> None:
     state, handed = initial(rule()), contribution()
     assert replace(state, t=3, why="x") == dataclasses.replace(state, t=3, why="x")
     assert replace(handed, tokens=3) == dataclasses.replace(handed, tokens=3)
@@ -19,6 +19,6 @@ def test_it_is_the_replace_of_the_standard_library() -> None:
     assert replace(state) == state
 
 
-def test_a_field_that_is_not_there_is_refused() -> None:
+def test_replace_refuses_an_unknown_field() -> None:
     with pytest.raises(TypeError, match="a State has no tt"):
         replace(initial(rule()), tt=3)

@@ -1,4 +1,4 @@
-"""Who is refused at the gate, and why."""
+"""The gate refuses contributions, and gives the reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.coordinator.given import LAYOUT, contribution
 
 
 def over(steps: int, *each: float) -> Norms:
-    """Norms per step, of so many steps each."""
+    """Return the norms of deltas over `steps` steps; each given norm is per step."""
     return Norms(tuple(Sample(steps * norm, steps) for norm in each))
 
 
@@ -24,7 +24,7 @@ CALM = (1.0, 1.1, 0.9, 1.0, 1.05, 0.95, 1.0, 1.0)
 
 
 def inspect(c: Contribution, *, current: int = 0, known: Norms = NONE) -> str:
-    """The fate and the reason, or `admitted`."""
+    """Return the fate and the reason, or `admitted`."""
     refusal = gate.inspect(
         c,
         fingerprint=LAYOUT,
@@ -36,22 +36,22 @@ def inspect(c: Contribution, *, current: int = 0, known: Norms = NONE) -> str:
     return "admitted" if refusal is None else f"{refusal.fate}: {refusal.why}"
 
 
-def test_a_contribution_in_order_is_admitted() -> None:
+def test_admits_valid_contribution() -> None:
     assert inspect(contribution()) == "admitted"
     assert inspect(contribution(norm=0.0)) == "admitted"
 
 
-def test_another_layout_is_refused() -> None:
+def test_refuses_another_layout() -> None:
     said = inspect(contribution(fingerprint="other"))
     assert said == "gate: layout other, the run's is layout"
 
 
-def test_a_base_that_was_never_published_is_refused() -> None:
+def test_refuses_base_that_was_never_published() -> None:
     said = inspect(contribution(base=Version(0, 4)), current=3)
     assert said == "gate: base v4 is not known, the newest is v3"
 
 
-def test_a_base_of_a_later_generation_is_refused_and_one_of_an_earlier_is_known() -> None:
+def test_refuses_base_of_later_generation_and_accepts_earlier_one() -> None:
     assert inspect(contribution(base=Version(1, 0)), current=3).startswith("gate: base v1.0")
     assert (
         gate.inspect(
@@ -66,41 +66,43 @@ def test_a_base_of_a_later_generation_is_refused_and_one_of_an_earlier_is_known(
     )
 
 
-def test_what_is_too_old_is_stale_and_no_fault_of_the_learner() -> None:
+def test_contribution_beyond_max_staleness_is_stale() -> None:
     assert inspect(contribution(base=Version(0, 1)), current=3) == "admitted"
     said = inspect(contribution(base=Version(0, 0)), current=3)
     assert said == "stale: 3 versions old, the limit is 2"
 
 
 @pytest.mark.parametrize("norm", [math.nan, math.inf, -math.inf])
-def test_numbers_that_are_not_finite_are_refused(norm: float) -> None:
+def test_refuses_non_finite_norm(norm: float) -> None:
     assert inspect(contribution(norm=norm)) == "gate: numbers that are not finite"
 
 
-def test_what_the_wire_does_not_have_is_refused() -> None:
+def test_refuses_payload_of_another_wire() -> None:
     said = inspect(replace(contribution(norm=math.nan), flaw="f32 bytes, the run's wire is bf16"))
     assert said == "gate: f32 bytes, the run's wire is bf16"
 
 
-def test_a_norm_far_out_of_line_is_refused() -> None:
+def test_refuses_outlier_norm() -> None:
     known = over(4, *CALM)
     said = inspect(contribution(span=(0, 4), norm=4 * 10.1), known=known)
     assert said == "gate: norm 40.4 over 4 steps, the limit is 40"
     assert inspect(contribution(span=(0, 4), norm=4 * 9.9), known=known) == "admitted"
 
 
-def test_a_delta_that_spans_more_than_its_interval_has_more_steps_to_its_norm() -> None:
-    """As with the syncer's anchor, where a second hand-in counts from the base again."""
+def test_norm_limit_counts_all_steps_that_a_delta_spans() -> None:
+    """An example is the syncer's anchor, where a second hand-in counts from the base again."""
     known = over(1, *CALM)
     late = contribution(span=(7, 8), since_step=0, norm=8 * 9.9)
     assert inspect(late, known=known) == "admitted"
     assert inspect(contribution(span=(7, 8), norm=8 * 9.9), known=known).startswith("gate: norm")
 
 
-def test_a_late_joiners_single_step_is_not_held_to_the_norm_per_step_of_a_hundred() -> None:
-    """Steps that are all noise grow with the square root of their number: one of them is then ten
-    times as long as a hundredth of a hundred."""
-    walks = Norms((Sample(10.0, 100),) * 8)  # steps of norm 1 that point anywhere
+def test_norm_limit_for_one_step_allows_for_noisy_steps() -> None:
+    """The norm of steps that are all noise grows with the square root of their number.
+
+    One such step is ten times as long as a hundredth of a hundred steps.
+    """
+    walks = Norms((Sample(10.0, 100),) * 8)  # steps of norm 1 in random directions
     assert inspect(contribution(span=(0, 1), norm=1.0), known=walks) == "admitted"
     assert inspect(contribution(span=(0, 1), norm=9.9), known=walks) == "admitted"
     assert inspect(contribution(span=(0, 1), norm=10.1), known=walks).startswith("gate: norm")
@@ -109,17 +111,17 @@ def test_a_late_joiners_single_step_is_not_held_to_the_norm_per_step_of_a_hundre
     assert inspect(contribution(span=(0, 100), norm=1001.0), known=steps).startswith("gate: norm")
 
 
-def test_with_few_norms_known_nothing_can_be_called_an_outlier() -> None:
+def test_admits_any_norm_while_few_norms_are_known() -> None:
     assert inspect(contribution(norm=1e9), known=over(1, *CALM[1:])) == "admitted"
     assert limit(NONE, 1) == math.inf
 
 
-def test_where_norms_spread_widely_more_is_admitted() -> None:
+def test_norm_limit_grows_with_the_spread_of_norms() -> None:
     wide = (0.01, 0.1, 1.0, 10.0, 100.0, 0.1, 10.0, 1.0)
     assert limit(over(1, *wide), 1) == pytest.approx(10.0**8)
 
 
-def test_zero_norms_say_nothing_about_the_others() -> None:
+def test_norm_limit_ignores_zero_norms() -> None:
     assert limit(over(1, *(0.0,) * 60, *CALM), 1) == limit(over(1, *CALM), 1)
 
 
@@ -130,13 +132,13 @@ def test_ten_times_the_median_is_always_admitted(each: list[float]) -> None:
 
 
 @given(st.integers(1, 1000), st.integers(1, 1000), st.integers(1, 1000))
-def test_more_steps_never_have_a_lower_limit(known: int, fewer: int, more: int) -> None:
+def test_norm_limit_never_falls_with_more_steps(known: int, fewer: int, more: int) -> None:
     fewer, more = sorted((fewer, more))
     calm = over(known, *CALM)
     assert limit(calm, fewer) <= limit(calm, more) * (1 + 1e-12)
 
 
-def test_what_was_forgotten_bounds_what_comes_until_eight_are_known() -> None:
+def test_forgotten_norms_bound_new_ones_until_eight_are_known() -> None:
     changed = forget(over(1, *CALM))
     assert limit(changed, 1) == pytest.approx(100.0)
     assert limit(forget(changed), 1) == pytest.approx(100.0), "not to fewer than were known"
@@ -150,7 +152,7 @@ def possible(c: Contribution, *, uncovered: int = 400) -> bool:
     return gate.plausible(c, uncovered=uncovered)
 
 
-def test_counters_that_fit_together_are_possible() -> None:
+def test_consistent_counters_are_plausible() -> None:
     assert possible(contribution(span=(0, 4)))
     assert possible(contribution(span=(2, 4), tokens=400))
 
@@ -182,9 +184,9 @@ def test_counters_that_fit_together_are_possible() -> None:
         "more tokens than were trained",
     ],
 )
-def test_impossible_counters_are_refused(bad: Contribution) -> None:
+def test_impossible_counters_are_not_plausible(bad: Contribution) -> None:
     assert not possible(bad)
 
 
-def test_a_refusal_names_the_fate_of_the_tokens() -> None:
+def test_refusal_carries_the_fate_of_the_tokens() -> None:
     assert gate.Refusal(Fate.STALE, Cause.STALE, "old").fate is Fate.STALE

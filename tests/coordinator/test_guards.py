@@ -1,4 +1,4 @@
-"""Guards of the rules that no scenario would miss; tests/mutants.py removes them one by one."""
+"""Guards of the rules that no scenario covers; tests/mutants.py removes them one by one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LEASE = Lease(0, 6)
 
 
 def after(rule: Rule, *events: Event, state: State | None = None) -> State:
-    """The state once these were heard, a second apart."""
+    """Return the state after these events, one second apart."""
     state = initial(rule) if state is None else state
     for second, event in enumerate(events):
         state, _ = advance(rule, state, event, float(second))
@@ -51,14 +51,14 @@ def after(rule: Rule, *events: Event, state: State | None = None) -> State:
     return state
 
 
-def test_a_heartbeat_without_a_step_does_not_make_a_learner_live() -> None:
+def test_heartbeat_without_a_step_does_not_make_a_learner_live() -> None:
     state = after(rule(), Join(A, "group", LAYOUT), Report(life(), Progress(0, 0, Lease(0)), 0.0))
     assert state.members[A].status is Status.JOINING
     state = after(rule(), Report(life(), Progress(1, 9, Lease(0, 1)), 0.1), state=state)
     assert state.members[A].status is Status.LIVE
 
 
-def test_a_joining_learner_has_no_clock() -> None:
+def test_joining_learner_has_no_clock() -> None:
     one = after(rule(), Join(A, "group", LAYOUT), Report(life(), Progress(3, 9, Lease(0, 3)), 0.1))
     two = after(rule(), Join(B, "group", LAYOUT), state=one)
     assert kth_clock(two.members, 1) == 3
@@ -67,12 +67,12 @@ def test_a_joining_learner_has_no_clock() -> None:
 
 
 def a_round(*then: Event) -> State:
-    """a has handed in what the only fragment was due for; then more happens."""
+    """Return the state after a handed in for the only fragment, due at step 4, and `then`."""
     steps = Report(life(), Progress(4, 400, Lease(0, 4)), 1.0)
     return after(rule(), Join(A, "group", LAYOUT), steps, Arrived(contribution()), *then)
 
 
-def test_what_was_merged_and_not_published_is_lost_with_the_syncer() -> None:
+def test_merged_but_unpublished_tokens_are_lost_with_the_syncer() -> None:
     storing = a_round(Merged(Fragment(0), Version(0, 1)))
     assert storing.ledger.rows[0].merged == 400
     assert (storing.merges, storing.participations) == (1, 1)
@@ -81,7 +81,7 @@ def test_what_was_merged_and_not_published_is_lost_with_the_syncer() -> None:
     assert (state.merges, state.participations) == (0, 0)
 
 
-def test_a_round_that_the_syncer_left_is_opened_again() -> None:
+def test_restarted_syncer_reopens_its_round() -> None:
     state = after(rule(), Resume(1, (Version(0, 0),)), state=a_round())
     assert state.members[A].status is Status.LOST
     (fragment,) = state.fragments
@@ -91,8 +91,8 @@ def test_a_round_that_the_syncer_left_is_opened_again() -> None:
     assert not fragment.inbox
 
 
-def test_what_was_merged_and_not_published_is_lost_with_its_shard() -> None:
-    """Nothing else is lost: the learner lives on, and the number of that version is not used."""
+def test_merged_but_unpublished_tokens_are_lost_with_their_shard() -> None:
+    """Nothing else is lost: the learner lives on, and that version number is not reused."""
     storing = a_round(Merged(F0, Version(0, 1)))
     state, effects = advance(rule(), storing, ShardLost((F0,)), 5.0)
     validate(rule(), state)
@@ -102,7 +102,7 @@ def test_what_was_merged_and_not_published_is_lost_with_its_shard() -> None:
     assert (state.ledger.rows[0].merged, state.ledger.rows[0].lost) == (0, 400)
     assert (state.merges, state.participations) == (0, 0)
     assert state.members[A].status is Status.LIVE
-    again = after(rule(), ShardLost((F0,)), state=state)  # said twice
+    again = after(rule(), ShardLost((F0,)), state=state)  # a repeated message
     assert again.fragments[0] == state.fragments[0]
     back = after(rule(), ShardBack((F0,)), state=state)
     (fragment,) = back.fragments
@@ -111,7 +111,7 @@ def test_what_was_merged_and_not_published_is_lost_with_its_shard() -> None:
     assert fragment.asked == {A: life()}
 
 
-def test_a_round_that_was_open_when_its_shard_died_has_used_no_number() -> None:
+def test_round_open_at_shard_death_keeps_its_version_number() -> None:
     two = rule(quorum=2)
     open_ = after(
         two,
@@ -143,7 +143,7 @@ def test_no_round_opens_while_the_shard_is_away() -> None:
     assert back.fragments[0].round is not None
 
 
-def test_what_comes_of_a_shard_that_has_died_is_lost() -> None:
+def test_contribution_arriving_for_a_dead_shard_is_lost() -> None:
     steps = Report(life(), Progress(4, 400, Lease(0, 4)), 1.0)
     away = after(rule(), Join(A, "group", LAYOUT), steps, ShardLost((F0,)))
     state, effects = advance(rule(), away, Arrived(contribution()), 5.0)
@@ -153,14 +153,17 @@ def test_what_comes_of_a_shard_that_has_died_is_lost() -> None:
     assert state.ledger.rows[0].lost == 400
 
 
-def test_a_new_generation_has_all_its_shards() -> None:
+def test_resumed_syncer_has_all_its_shards() -> None:
     away = after(rule(), Join(A, "group", LAYOUT), ShardLost((F0,)))
     state = after(rule(), Resume(1, (Version(0, 0),)), state=away)
     assert not state.fragments[0].away
 
 
-def test_a_quorum_feeds_the_grace_of_every_round_at_once() -> None:
-    """It is part of a moving average; no alarm is set for a window that has just become shorter."""
+def test_quorum_updates_the_grace_window_of_every_round() -> None:
+    """The time to quorum enters a moving average, which can shorten open grace windows.
+
+    A round whose window has ended in this way is merged at once, without an alarm.
+    """
     two = rule(fragments=2, every=2, quorum=1, overlap=1)
     a, b = life("a", 1), life("b", 2)
     state = after(
@@ -177,7 +180,7 @@ def test_a_quorum_feeds_the_grace_of_every_round_at_once() -> None:
     assert all(effect.at_s > at_s for effect in effects if isinstance(effect, Wake))
 
 
-def test_no_more_tokens_are_merged_than_were_trained_since() -> None:
+def test_refuses_tokens_that_were_handed_in_before() -> None:
     """The counters fit together, but half of these tokens were handed in before."""
     state = a_round(Report(life(), Progress(8, 800, Lease(0, 8)), 1.0))
     again = contribution(life(), 0, (4, 8), tokens=800)
@@ -188,7 +191,7 @@ def test_no_more_tokens_are_merged_than_were_trained_since() -> None:
 
 
 def fleet(names: str, norms: int = 8) -> State:
-    """Live islands of these names, with so many usual norms known of the fragment."""
+    """Return a state of live islands of these names, with `norms` usual norms of the fragment."""
     joins = [Join(Island(name), "group", LAYOUT) for name in names]
     lives = [life(name, n) for n, name in enumerate(names, 1)]
     reports = [
@@ -205,7 +208,7 @@ def handed(
     return Arrived(contribution(who, 0, span, norm=norm, progress=progress))
 
 
-def test_norms_of_a_new_regime_are_believed_when_most_learners_have_them() -> None:
+def test_new_norms_are_accepted_when_most_learners_have_them() -> None:
     """One learner alone changes nothing."""
     one, state = rule(every=1), fleet("ab")
     usual = state.fragments[0].norms
@@ -218,15 +221,15 @@ def test_norms_of_a_new_regime_are_believed_when_most_learners_have_them() -> No
     assert state.fragments[0].norms == Norms((Sample(50, 1, B),), Sample(1.0, 1, A))
 
 
-def test_a_lone_learner_whose_norms_change_tenfold_goes_on() -> None:
-    """It is all learners there are; it once never merged again."""
+def test_single_learner_continues_after_a_tenfold_norm_change() -> None:
+    """The only learner is the whole fleet; it once never merged again."""
     state = after(rule(every=1), handed("a", 1, 20, 12), state=fleet("a"))
     state, effects = advance(rule(every=1), state, handed("a", 1, 21, 12), 9.0)
     assert not [effect for effect in effects if isinstance(effect, Discard)]
 
 
-def test_norms_that_have_changed_for_everyone_are_bounded_by_those_of_before() -> None:
-    """Until eight new ones are known a hundred times the former median is the limit."""
+def test_former_norms_bound_norms_that_changed_for_everyone() -> None:
+    """Until eight new norms are known, the limit is a hundred times the former median."""
     one = rule(every=1)
     state = after(one, handed("a", 1, 20, 12), state=fleet("a"))
     assert refused_for(one, state, handed("a", 1, 21, 101)) == "norm 101 over 1 step, the limit"
@@ -242,16 +245,16 @@ def refused_for(one: Rule, state: State, event: Arrived) -> str:
 
 
 def read(lease: Lease, steps: int) -> Progress:
-    """How far a learner is that reads a window of this lease a step."""
+    """Return the progress of a learner that reads one window of this lease a step."""
     return Progress(steps, 100 * steps, Lease(lease.number, lease.start + steps))
 
 
 @pytest.mark.parametrize("factor", [30.0, 1000.0])
-def test_two_loud_learners_of_four_are_never_admitted_in_whatever_order_they_come(
-    factor: float,
-) -> None:
-    """The first one is quarantined, and the second one was then more than half of what was left of
-    the outliers' electorate."""
+def test_two_loud_learners_of_four_are_refused_in_any_order(factor: float) -> None:
+    """The first loud learner is quarantined.
+
+    The second one was then more than half of the remaining electorate for outliers.
+    """
     one = rule(every=1, fragments=1, grace_s=0)
     orders = [*permutations("abcd")]
     chance = random.Random(seed := random.randrange(2**32))
@@ -287,13 +290,13 @@ def test_two_loud_learners_of_four_are_never_admitted_in_whatever_order_they_com
                 validate(one, state)
 
 
-def test_no_more_is_overwritten_than_there_is() -> None:
+def test_overwritten_tokens_are_capped_at_trained_tokens() -> None:
     state = a_round(Adopted(life(), Fragment(0), Version(0, 0), 4, 999, Progress(6, 600, LEASE)))
     assert state.ledger.rows[0].discarded == {Fate.OVERWRITTEN: 200}
 
 
-def test_who_is_silent_is_given_up_at_the_very_moment_of_the_alarm() -> None:
-    """Whatever the sum of two floats rounds to, the alarm does not ring again and again."""
+def test_silent_learner_is_lost_exactly_at_its_alarm() -> None:
+    """Rounding in float sums must not make the alarm ring again and again."""
     start = after(rule(), Join(A, "group", LAYOUT))
     for step in range(1, 250):
         now_s = step * 0.395123

@@ -1,4 +1,4 @@
-"""Damped radial averaging: between the mean and RDA, against a naive twin in f64."""
+"""Damped radial averaging, between the mean and RDA, matches a naive reference in f64."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def drawn(seed: int, n: int, spread: float) -> tuple[np.ndarray, list[float]]:
-    """Deltas [n, SIZE] of very different lengths, and their shares."""
+    """Return deltas [n, SIZE] of very different lengths, and their weights."""
     rng = np.random.default_rng(seed)
     deltas = rng.normal(size=(n, SIZE)) * np.exp(spread * rng.normal(size=(n, 1)))
     raw = rng.uniform(0.1, 1, n)
@@ -36,7 +36,7 @@ def merged(
 
 
 def naive(kappa: float, deltas: np.ndarray, shares: list[float]) -> np.ndarray:
-    """d (sum w |v|)^kappa (sum w |v|^(1-kappa) / |d|)^kappa with d = sum w v / |v|^kappa."""
+    """Return d (sum w |v|)^kappa (sum w |v|^(1-kappa) / |d|)^kappa with d = sum w v / |v|^kappa."""
     wide, w, out = deltas.astype(np.float64), np.array(shares), np.empty(SIZE)
     start = 0
     for piece in PIECES.fragments[0]:
@@ -54,7 +54,7 @@ def naive(kappa: float, deltas: np.ndarray, shares: list[float]) -> np.ndarray:
 
 @settings(max_examples=60, deadline=None)
 @given(seeds, st.integers(1, 5), st.sampled_from([*Wire]), st.floats(0.01, 1.0))
-def test_it_is_that_of_a_naive_twin_tensor_by_tensor(
+def test_damped_rda_matches_a_naive_reference_per_tensor(
     seed: int, n: int, wire: Wire, kappa: float
 ) -> None:
     deltas, shares = drawn(seed, n, 1.0)
@@ -67,7 +67,7 @@ def test_it_is_that_of_a_naive_twin_tensor_by_tensor(
 
 @settings(max_examples=30, deadline=None)
 @given(seeds, st.integers(1, 5))
-def test_near_nothing_it_is_the_mean_and_at_one_it_is_rda(seed: int, n: int) -> None:
+def test_kappa_near_zero_is_the_mean_and_near_one_is_rda(seed: int, n: int) -> None:
     deltas, shares = drawn(seed, n, 1.0)
     plain, whole = (merged(rule, 1.0, deltas, shares) for rule in (MergeRule.MEAN, MergeRule.RDA))
     almost = merged(MergeRule.RDA, 1e-6, deltas, shares)
@@ -78,9 +78,7 @@ def test_near_nothing_it_is_the_mean_and_at_one_it_is_rda(seed: int, n: int) -> 
 
 @settings(max_examples=30, deadline=None)
 @given(seeds, st.floats(0.05, 0.95), st.floats(1e-3, 1e3))
-def test_deltas_of_another_scale_give_the_same_of_that_scale(
-    seed: int, kappa: float, scale: float
-) -> None:
+def test_merged_delta_scales_with_the_deltas(seed: int, kappa: float, scale: float) -> None:
     deltas, shares = drawn(seed, 3, 1.0)
     one = merged(MergeRule.RDA, kappa, deltas, shares)
     other = merged(MergeRule.RDA, kappa, np.float32(scale) * deltas, shares)
@@ -89,10 +87,10 @@ def test_deltas_of_another_scale_give_the_same_of_that_scale(
 
 @settings(max_examples=30, deadline=None)
 @given(seeds, st.integers(2, 5))
-def test_the_larger_it_is_the_longer_what_is_merged_of_equal_lengths(seed: int, n: int) -> None:
+def test_merged_length_grows_with_kappa_for_equal_lengths(seed: int, n: int) -> None:
     deltas, shares = drawn(seed, n, 0.0)
     start = 0
-    for piece in PIECES.fragments[0]:  # equal lengths of each tensor, so that all are parallel
+    for piece in PIECES.fragments[0]:  # normalize each tensor, so that all merges are parallel
         inside, start = slice(start, start + piece.size), start + piece.size
         deltas[:, inside] /= np.linalg.norm(deltas[:, inside], axis=1, keepdims=True)
     lengths = [
@@ -104,7 +102,7 @@ def test_the_larger_it_is_the_longer_what_is_merged_of_equal_lengths(seed: int, 
 
 
 @pytest.mark.parametrize("kappa", [0.2, 0.5, 0.9])
-def test_what_has_no_length_or_cancels_takes_no_harm(kappa: float) -> None:
+def test_zero_and_cancelling_deltas_merge_to_finite_values(kappa: float) -> None:
     delta = np.linspace(-1, 1, SIZE, dtype=np.float32)
     nothing = np.zeros(SIZE, np.float32)
     halved = merged(MergeRule.RDA, kappa, np.array([delta, nothing]), [0.5, 0.5])

@@ -1,4 +1,4 @@
-"""Each window of the corpus is in one learner's hands, and goes back from the right place."""
+"""Each corpus window has one holder, and a lease is returned from its first unread window."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def returned(covered: Lease | None) -> tuple[Lease, ...]:
     return give_back(Pool(fresh=9), HELD, covered, WINDOWS).returned
 
 
-def test_fresh_pieces_are_handed_out_in_order() -> None:
+def test_grants_fresh_leases_in_order() -> None:
     pool, first = grant(Pool())
     pool, second = grant(pool)
     assert (first, second, pool.fresh) == (Lease(0), Lease(1), 2)
 
 
-def test_what_was_given_back_is_handed_out_first_the_oldest_before_the_others() -> None:
+def test_grants_returned_leases_first_and_oldest_first() -> None:
     pool = give_back(Pool(fresh=9, returned=(Lease(4, 2),)), (Lease(2), Lease(7)), None, WINDOWS)
     granted = []
     for _ in range(4):
@@ -31,31 +31,31 @@ def test_what_was_given_back_is_handed_out_first_the_oldest_before_the_others() 
     assert granted == [Lease(2), Lease(4, 2), Lease(7), Lease(9)]
 
 
-def test_without_an_admitted_contribution_everything_goes_back() -> None:
+def test_without_admitted_contribution_all_leases_are_returned() -> None:
     assert returned(None) == HELD
 
 
-def test_a_piece_goes_back_from_the_cursor_that_is_covered() -> None:
+def test_lease_is_returned_from_the_covered_cursor() -> None:
     assert returned(Lease(3, 3)) == (Lease(3, 3), Lease(5), Lease(6))
 
 
-def test_pieces_before_the_covered_one_are_used_up() -> None:
+def test_leases_before_the_covered_one_are_used_up() -> None:
     assert returned(Lease(5, 2)) == (Lease(5, 2), Lease(6))
 
 
-def test_a_piece_read_to_its_end_does_not_go_back() -> None:
+def test_fully_read_lease_is_not_returned() -> None:
     assert returned(Lease(5, WINDOWS)) == (Lease(6),)
     assert returned(Lease(6, WINDOWS)) == ()
 
 
-def test_a_learner_keeps_the_piece_it_reads_and_those_after_it() -> None:
+def test_learner_keeps_the_lease_it_reads_and_later_ones() -> None:
     assert keep_unread(HELD, Lease(5, 1)) == (Lease(5), Lease(6))
     assert keep_unread(HELD, Lease(3, 4)) == HELD
     assert keep_unread(HELD, Lease(8, 1)) == HELD
     assert keep_unread(HELD, None) == HELD
 
 
-def test_of_two_cursors_the_later_counts_in_whatever_order_they_come() -> None:
+def test_later_of_two_cursors_wins_in_any_order() -> None:
     early, later, latest = Lease(3, 2), Lease(3, 4), Lease(5, 1)
     assert further(HELD, None, early) == early
     for one, other in ((early, later), (later, early)):
@@ -64,14 +64,14 @@ def test_of_two_cursors_the_later_counts_in_whatever_order_they_come() -> None:
         assert further(HELD, one, other) == latest
 
 
-def test_a_cursor_in_a_piece_that_is_used_up_says_nothing_new() -> None:
+def test_cursor_in_a_used_up_lease_is_ignored() -> None:
     assert further(HELD[1:], Lease(5, 1), Lease(3, 2)) == Lease(5, 1)
     assert further(HELD[1:], None, Lease(3, 2)) is None
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3 * WINDOWS)), max_size=12))
-def test_no_window_is_read_for_good_by_two(lives: list[tuple[int, int]]) -> None:
-    """One life after the other takes a few pieces, reads on for a while, and dies."""
+def test_no_window_is_read_twice(lives: list[tuple[int, int]]) -> None:
+    """The lives follow each other: each takes a few leases, reads for a while, and dies."""
     pool, read = Pool(), []
     for pieces, steps in lives:
         held: list[Lease] = []

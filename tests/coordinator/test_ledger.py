@@ -1,4 +1,4 @@
-"""Every token trained has a fate, on every fragment, exactly."""
+"""Every trained token has exactly one fate on every fragment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def one_life(tokens: int = 1000, fragments: int = 1) -> Ledger:
     return ledger.trained(ledger.open_account(ledger.empty(fragments), A), A, tokens)
 
 
-def test_tokens_are_outstanding_until_they_meet_their_fate() -> None:
+def test_tokens_are_outstanding_until_merged() -> None:
     book = one_life(tokens=400)
     c = contribution(A, span=(0, 4))
     assert book.outstanding(F0) == 400
@@ -33,7 +33,7 @@ def test_tokens_are_outstanding_until_they_meet_their_fate() -> None:
     assert (book.outstanding(F0), book.rows[0].held, book.rows[0].merged) == (0, 0, 400)
 
 
-def test_the_same_step_can_be_merged_for_one_fragment_and_overwritten_for_another() -> None:
+def test_step_may_be_merged_for_one_fragment_and_overwritten_for_another() -> None:
     book = one_life(tokens=400, fragments=2)
     c = contribution(A, fragment=0, span=(0, 4))
     book = ledger.merge(ledger.hold(book, c), c)
@@ -51,7 +51,7 @@ def test_refused_and_dropped_tokens_are_discarded_with_the_reason() -> None:
     ledger.validate(book)
 
 
-def test_what_a_life_had_not_handed_in_is_lost_with_it_and_what_it_had_is_not() -> None:
+def test_closing_a_life_loses_only_tokens_not_handed_in() -> None:
     c = contribution(A, span=(0, 4))
     book = ledger.close_account(ledger.hold(one_life(tokens=1000), c), A)
     assert (book.rows[0].lost, book.rows[0].held, book.outstanding(F0)) == (600, 400, 400)
@@ -59,7 +59,7 @@ def test_what_a_life_had_not_handed_in_is_lost_with_it_and_what_it_had_is_not() 
     ledger.validate(book)
 
 
-def test_an_older_figure_changes_nothing() -> None:
+def test_older_token_count_changes_nothing() -> None:
     book = one_life(tokens=500)
     assert ledger.trained(book, A, 400) == book
     assert ledger.trained(book, A, 500) == book
@@ -67,14 +67,14 @@ def test_an_older_figure_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("span", [(0, 4), (3, 5), (1, 2), (0, 9), (3, 4)])
-def test_a_step_is_never_accounted_for_twice(span: tuple[int, int]) -> None:
+def test_step_is_never_counted_twice(span: tuple[int, int]) -> None:
     book = ledger.hold(one_life(), contribution(A, span=(0, 4)))
     assert ledger.overlaps(book, A, F0, span)
     with pytest.raises(BrokenInvariant, match="twice"):
         ledger.hold(book, contribution(A, span=span))
 
 
-def test_neighbouring_intervals_do_not_overlap_and_are_joined() -> None:
+def test_adjacent_intervals_are_joined_without_overlap() -> None:
     book = one_life()
     for span in ((4, 6), (0, 2), (2, 4), (8, 9)):
         assert not ledger.overlaps(book, A, F0, span)
@@ -83,7 +83,7 @@ def test_neighbouring_intervals_do_not_overlap_and_are_joined() -> None:
     assert ledger.uncovered(book, A, F0) == 300
 
 
-def test_an_adoption_that_carries_its_steps_overwrites_nothing() -> None:
+def test_adoption_that_carries_its_steps_overwrites_nothing() -> None:
     book = one_life()
     assert ledger.overwrite(book, A, F0, (5, 5), 0) == book
 
@@ -92,19 +92,19 @@ def test_an_adoption_that_carries_its_steps_overwrites_nothing() -> None:
     "row",
     [Row(merged=-1), Row(held=1), Row(lost=1), Row(lost=-1), Row(discarded={Fate.GATE: 1})],
 )
-def test_a_row_that_does_not_add_up_is_a_broken_invariant(row: Row) -> None:
+def test_inconsistent_row_breaks_an_invariant(row: Row) -> None:
     ledger.validate(one_life())
     with pytest.raises(BrokenInvariant, match="fragment 0"):
         ledger.validate(replace(one_life(), rows=(row,)))
 
 
-def test_more_covered_than_was_trained_is_a_broken_invariant() -> None:
+def test_covering_more_tokens_than_trained_breaks_an_invariant() -> None:
     book = ledger.overwrite(one_life(tokens=100), A, F0, (0, 2), 200)
     with pytest.raises(BrokenInvariant, match="negative tokens"):
         ledger.validate(book)
 
 
-def test_totals_are_the_means_of_the_rows_by_parameters() -> None:
+def test_totals_are_row_means_weighted_by_parameters() -> None:
     book = one_life(tokens=400, fragments=2)
     c = contribution(A, fragment=0, span=(0, 4))
     book = ledger.merge(ledger.hold(book, c), c)
@@ -138,7 +138,7 @@ def test_totals_always_add_up(
 
 @dataclass
 class Twin:
-    """One life, naively: the fate of every single step, a hundred tokens each."""
+    """One life's naive record: the fate of every single step of 100 tokens."""
 
     steps: int = 0
     settled: int = 0
@@ -146,7 +146,10 @@ class Twin:
 
 
 class Bookkeeping(RuleBasedStateMachine):
-    """One fragment; lives train, hand in, are overwritten, die; a twin writes down each step."""
+    """A state machine for one fragment, beside naive twins that record each step.
+
+    Lives train, hand in, are overwritten and die.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -209,7 +212,7 @@ class Bookkeeping(RuleBasedStateMachine):
         self._write(who, (twin.settled, twin.steps), "lost")
 
     def _next_span(self, which: int) -> tuple[Life, tuple[int, int]]:
-        """Someone's steps since its last hand-in or adoption."""
+        """Return a life and its steps since its last hand-in or adoption."""
         who = self.alive[which % len(self.alive)]
         twin = self.twins[who]
         span = (twin.settled, twin.steps)

@@ -1,4 +1,4 @@
-"""Mean and radial-directional averaging, against a naive twin in f64."""
+"""Mean and radial-directional averaging (RDA) match a naive reference in f64."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def naive_rda(blocks: np.ndarray, weights: list[float]) -> np.ndarray:
 
 @st.composite
 def works(draw: st.DrawFn) -> list[tuple[int, int]]:
-    """(tokens, steps) of several contributions."""
+    """Draw (tokens, steps) of several contributions."""
     return draw(
         st.lists(st.tuples(st.integers(1, 10**12), st.integers(1, 10**4)), min_size=1, max_size=9)
     )
 
 
 @given(works())
-def test_shares_sum_to_one_and_go_with_tokens_squared_over_steps(
+def test_weights_sum_to_one_and_follow_tokens_squared_over_steps(
     work: list[tuple[int, int]],
 ) -> None:
     given = tuple(contribution(span=(0, steps), tokens=tokens) for tokens, steps in work)
@@ -90,14 +90,14 @@ def test_shares_sum_to_one_and_go_with_tokens_squared_over_steps(
         assert math.isclose(item.weight, own / sum(quality), rel_tol=1e-9)
 
 
-def test_twice_the_tokens_in_the_same_steps_weigh_four_times_as_much() -> None:
+def test_twice_the_tokens_in_equal_steps_weigh_four_times_as_much() -> None:
     one = contribution(life("a"), tokens=100)
     two = contribution(life("b"), tokens=200)
     assert [item.weight for item in weigh((one, two))] == [0.2, 0.8]
 
 
 @given(deltas, seeds)
-def test_the_mean_is_that_of_a_naive_twin(blocks: np.ndarray, seed: int) -> None:
+def test_mean_matches_a_naive_reference(blocks: np.ndarray, seed: int) -> None:
     weights = shares(len(blocks), seed)
     np.testing.assert_allclose(
         merge(MergeRule.MEAN, PIECES, list(blocks), weights),
@@ -108,7 +108,7 @@ def test_the_mean_is_that_of_a_naive_twin(blocks: np.ndarray, seed: int) -> None
 
 
 @given(deltas, seeds)
-def test_rda_is_that_of_a_naive_twin_tensor_by_tensor(blocks: np.ndarray, seed: int) -> None:
+def test_rda_matches_a_naive_reference_per_tensor(blocks: np.ndarray, seed: int) -> None:
     weights = shares(len(blocks), seed)
     merged = merge(MergeRule.RDA, PIECES, list(blocks), weights)
     offset = 0
@@ -123,14 +123,14 @@ def test_rda_is_that_of_a_naive_twin_tensor_by_tensor(blocks: np.ndarray, seed: 
 
 
 def nearly_cancels(blocks: np.ndarray, weights: list[float]) -> bool:
-    """The direction of what is left is then one of rounding errors."""
+    """Return whether the directions nearly cancel, so that rounding errors decide the direction."""
     norms = np.linalg.norm(blocks.astype(np.float64), axis=1, keepdims=True)
     turned = np.divide(blocks, norms, out=np.zeros(blocks.shape), where=norms > 0)
     return bool(np.linalg.norm(naive_mean(turned, weights)) < 1e-2)
 
 
 @given(hnp.arrays(np.float32, (3, 12), elements=numbers), seeds)
-def test_rda_keeps_the_norm_of_equal_norms(blocks: np.ndarray, seed: int) -> None:
+def test_rda_keeps_the_norm_if_all_norms_are_equal(blocks: np.ndarray, seed: int) -> None:
     norms = np.linalg.norm(blocks.astype(np.float64), axis=1, keepdims=True)
     assume((norms > 1e-3).all())
     level = (blocks / norms * 7).astype(np.float32)
@@ -139,13 +139,13 @@ def test_rda_keeps_the_norm_of_equal_norms(blocks: np.ndarray, seed: int) -> Non
     assert np.linalg.norm(radial_directional(list(level), weights)) == pytest.approx(7, rel=1e-4)
 
 
-def test_rda_does_not_shorten_what_the_mean_does() -> None:
+def test_rda_keeps_length_that_the_mean_loses() -> None:
     across = [np.array([1, 0], np.float32), np.array([0, 1], np.float32)]
     assert np.linalg.norm(mean(across, [0.5, 0.5])) == pytest.approx(0.5**0.5)
     assert np.linalg.norm(radial_directional(across, [0.5, 0.5])) == pytest.approx(1)
 
 
-def test_a_zero_delta_has_a_length_but_no_direction() -> None:
+def test_zero_delta_has_a_length_but_no_direction() -> None:
     some = [np.zeros(2, np.float32), np.array([0, 4], np.float32)]
     np.testing.assert_allclose(radial_directional(some, [0.5, 0.5]), [0, 2])
     none = [np.zeros(2, np.float32)] * 2
@@ -158,14 +158,14 @@ def test_directions_that_cancel_fall_back_to_the_weighted_mean() -> None:
 
 
 @pytest.mark.parametrize("size", [1e-44, 1e-40, 1e-38, 1e18])
-def test_rda_of_finite_deltas_is_finite_however_small_or_large(size: float) -> None:
+def test_rda_of_very_small_or_large_deltas_is_finite(size: float) -> None:
     blocks = [np.array([size, 0, -size], np.float32), np.array([1, 2, 3], np.float32)]
     assert np.isfinite(radial_directional(blocks, [0.25, 0.75])).all()
     alone = radial_directional(blocks[:1], [1.0])
     np.testing.assert_allclose(alone, blocks[0], rtol=1e-5)
 
 
-def test_embeddings_take_the_mean_under_either_rule() -> None:
+def test_embeddings_use_the_mean_under_either_rule() -> None:
     table = [piece for piece in PIECES if piece.embedding]
     across = [np.array([1, 0, 0, 0, 0, 0], np.float32), np.array([0, 1, 0, 0, 0, 0], np.float32)]
     for rule in MergeRule:
@@ -174,16 +174,14 @@ def test_embeddings_take_the_mean_under_either_rule() -> None:
         )
 
 
-def test_each_tensor_has_a_direction_of_its_own() -> None:
+def test_rda_treats_each_tensor_separately() -> None:
     two = (Piece(0, None, 0, 1, (1,), False), Piece(1, None, 0, 1, (1,), False))
     blocks = [np.array([1, 100], np.float32), np.array([3, 100], np.float32)]
     np.testing.assert_allclose(merge(MergeRule.RDA, two, blocks, [0.5, 0.5]), [2, 100])
 
 
 @given(deltas, seeds, st.sampled_from(MergeRule))
-def test_the_same_items_in_the_same_order_give_the_same_bits(
-    blocks: np.ndarray, seed: int, rule: MergeRule
-) -> None:
+def test_merge_is_deterministic_bit_for_bit(blocks: np.ndarray, seed: int, rule: MergeRule) -> None:
     weights = shares(len(blocks), seed)
     before = blocks.copy()
     once, again = (merge(rule, PIECES, list(blocks), weights) for _ in range(2))
@@ -193,7 +191,7 @@ def test_the_same_items_in_the_same_order_give_the_same_bits(
 
 
 @pytest.mark.parametrize("rule", list(MergeRule))
-def test_weights_and_deltas_of_different_number_are_refused(rule: MergeRule) -> None:
+def test_refuses_different_numbers_of_weights_and_deltas(rule: MergeRule) -> None:
     blocks: list[Flat] = [np.ones(SIZE, np.float32)] * 2
     with pytest.raises(ValueError, match="zip"):
         merge(rule, PIECES, blocks, [0.5, 0.25, 0.25])
@@ -221,10 +219,8 @@ def parts_of(wire: Wire, n: int) -> list[AlignmentPart]:
 @pytest.mark.parametrize("wire", list(Wire))
 @pytest.mark.parametrize("rule", list(MergeRule))
 @pytest.mark.parametrize("n", [1, 3, 4, 9])
-def test_merging_in_place_is_decoding_merging_and_stepping(
-    wire: Wire, rule: MergeRule, n: int
-) -> None:
-    """The first two of these are those of the naive twin, piece by piece."""
+def test_merge_in_place_matches_decode_merge_and_step(wire: Wire, rule: MergeRule, n: int) -> None:
+    """For the first two rules the naive reference computes the expected delta, piece by piece."""
     master, momentum, parts = normal(1), normal(2), parts_of(wire, n)
     wanted = [master.copy(), momentum.copy()]
     blocks = np.array([decode(part.payload, LARGE_SIZE) for part in parts])
@@ -242,8 +238,10 @@ def test_merging_in_place_is_decoding_merging_and_stepping(
 
 @pytest.mark.parametrize("wire", list(Wire))
 @pytest.mark.parametrize("rule", list(MergeRule))
-def test_a_step_may_be_as_long_as_the_merged_delta(wire: Wire, rule: MergeRule) -> None:
-    """Of a fragment of one tile, which is looked at whole; the twin computes in f64."""
+def test_as_long_rule_makes_the_step_as_long_as_the_merged_delta(
+    wire: Wire, rule: MergeRule
+) -> None:
+    """The fragment has one tile, so every element is measured; the reference computes in f64."""
     pieces = cut([Leaf("w", (90, 70)), Leaf("b", (37,))], 1).fragments[0]
     size, chance, mu = sum(piece.size for piece in pieces), np.random.default_rng(), 0.7
     master, momentum = np.zeros(size, np.float32), np.zeros(size, np.float32)
@@ -268,7 +266,7 @@ def test_a_step_may_be_as_long_as_the_merged_delta(wire: Wire, rule: MergeRule) 
 @pytest.mark.parametrize("wire", list(Wire))
 @pytest.mark.parametrize("rule", list(MergeRule))
 @pytest.mark.parametrize("outer", [OUTER, outer_rule(1.0, 0.7, as_long=True)], ids=str)
-def test_the_number_of_threads_changes_no_bit(
+def test_result_does_not_depend_on_the_number_of_threads(
     wire: Wire, rule: MergeRule, outer: OuterRule
 ) -> None:
     results: set[bytes] = set()
@@ -289,7 +287,7 @@ def test_the_number_of_threads_changes_no_bit(
 
 
 @pytest.mark.parametrize("wire", list(Wire))
-def test_nothing_of_a_fragments_size_is_allocated(wire: Wire) -> None:
+def test_merge_allocates_no_array_of_fragment_size(wire: Wire) -> None:
     master, momentum, parts = normal(1), normal(2), parts_of(wire, 5)
 
     def once() -> None:
@@ -297,7 +295,7 @@ def test_nothing_of_a_fragments_size_is_allocated(wire: Wire) -> None:
             master, momentum, rule=MergeRule.RDA, outer=OUTER, pieces=LARGE_PIECES, parts=parts
         )
 
-    once()  # compiled
+    once()  # compile
     tracemalloc.start()
     once()
     _, peak_bytes = tracemalloc.get_traced_memory()
@@ -306,7 +304,7 @@ def test_nothing_of_a_fragments_size_is_allocated(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("wire", list(Wire))
-def test_norms_are_those_of_each_piece(wire: Wire) -> None:
+def test_norms_are_computed_per_piece(wire: Wire) -> None:
     payload = encode(wire, normal(4))
     values, offset = decode(payload, LARGE_SIZE).astype(np.float64), 0
     for piece, length in zip(LARGE_PIECES, norms(frozen(payload), LARGE_PIECES), strict=True):
@@ -318,7 +316,7 @@ def test_norms_are_those_of_each_piece(wire: Wire) -> None:
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("wire", list(Wire))
 @pytest.mark.parametrize("place", [0, 349_999, LARGE_SIZE - 1])
-def test_a_norm_is_finite_exactly_if_everything_is(wire: Wire, poison: float, place: int) -> None:
+def test_norms_are_finite_only_if_all_elements_are(wire: Wire, poison: float, place: int) -> None:
     values = normal(4)
     assert np.isfinite(norms(frozen(encode(wire, values)), LARGE_PIECES)).all()
     values[place] = poison
@@ -328,16 +326,14 @@ def test_a_norm_is_finite_exactly_if_everything_is(wire: Wire, poison: float, pl
 # --- contributions of several wires in one merge --------------------------------------------------
 
 
-@settings(deadline=None)  # of which the first one compiles
+@settings(deadline=None)  # the first example compiles
 @given(
     st.lists(st.sampled_from(list(Wire)), min_size=2, max_size=9),
     st.sampled_from(list(MergeRule)),
     seeds,
 )
-def test_any_mixture_of_wires_in_any_order_merges_to_the_naive_mean(
-    wires: list[Wire], rule: MergeRule, seed: int
-) -> None:
-    """The dtype of the first one was once taken for that of all, past the end of the others."""
+def test_mixed_wires_match_a_naive_reference(wires: list[Wire], rule: MergeRule, seed: int) -> None:
+    """The dtype of the first payload was once used for all, past the end of the others."""
     chance = np.random.default_rng(seed)
     layout = cut([Leaf("w", (3 * TILE // 2 + 7,)), Leaf("b", (37,))], 1)
     pieces, size = layout.fragments[0], layout.parameters
@@ -371,9 +367,7 @@ def naive_cosines(blocks: np.ndarray, weights: Sequence[float], trial: np.ndarra
 
 @pytest.mark.parametrize("wire", list(Wire))
 @pytest.mark.parametrize("n", [2, 3, 5])
-def test_directions_are_those_of_a_naive_twin_on_the_tiles_that_are_looked_at(
-    wire: Wire, n: int
-) -> None:
+def test_directions_match_a_naive_reference_on_the_sampled_tiles(wire: Wire, n: int) -> None:
     pieces, size = one_tensor(SHARE * TILE + TILE + 100), SHARE * TILE + TILE + 100
     chance = np.random.default_rng(n)
     common = chance.standard_normal(size)
@@ -392,7 +386,7 @@ def test_directions_are_those_of_a_naive_twin_on_the_tiles_that_are_looked_at(
     assert expected[-1] < -0.4 < 0.4 < min(expected[:-1])
 
 
-def test_a_sixteenth_of_a_large_fragment_is_looked_at_and_a_small_one_whole() -> None:
+def test_directions_sample_large_fragments_and_measure_small_ones_whole() -> None:
     part = AlignmentPart(frozen(np.ones(64 * TILE, np.float32)), 0.5, ())
     assert directions(one_tensor(64 * TILE), [part, part]).measured == 64 * TILE // SHARE
     small = AlignmentPart(frozen(np.ones(SIZE, np.float32)), 0.5, ())
@@ -406,7 +400,7 @@ def test_a_sixteenth_of_a_large_fragment_is_looked_at_and_a_small_one_whole() ->
 @pytest.mark.parametrize("wire", [Wire.F32, Wire.INT4])
 @given(st.integers(1, 18), st.integers(0, 2), st.integers(1, 2 * TILE + 77), seeds)
 @settings(max_examples=12, deadline=None)
-def test_looking_at_directions_changes_no_bit_of_a_merge(
+def test_measuring_directions_does_not_change_the_merge(
     rule: MergeRule, wire: Wire, count: int, on_trial: int, size: int, seed: int
 ) -> None:
     chance, pieces = np.random.default_rng(seed), one_tensor(size)
@@ -434,7 +428,7 @@ def test_looking_at_directions_changes_no_bit_of_a_merge(
 
 @pytest.mark.parametrize("wire", [Wire.F32, Wire.INT4])
 @pytest.mark.parametrize("rule", MergeRule)
-def test_the_turn_is_the_same_before_the_merge_and_in_passing(rule: MergeRule, wire: Wire) -> None:
+def test_turn_is_the_same_measured_before_or_during_the_merge(rule: MergeRule, wire: Wire) -> None:
     parts, found = parts_of(wire, 3), list[float | None]()
     for as_long in (False, True):
         outer = outer_rule(1.0, 0.0, as_long=as_long)
@@ -454,7 +448,7 @@ def test_the_turn_is_the_same_before_the_merge_and_in_passing(rule: MergeRule, w
     assert found[0] == found[1] is not None
 
 
-def test_what_has_no_length_or_is_no_number_has_no_direction() -> None:
+def test_zero_and_nan_contributions_have_no_direction() -> None:
     ones, zeros = np.ones(SIZE, np.float32), np.zeros(SIZE, np.float32)
     parts = [AlignmentPart(frozen(each), 1 / 3, ()) for each in (ones, ones, zeros)]
     assert directions(PIECES, parts).cosines[2] is None

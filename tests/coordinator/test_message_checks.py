@@ -1,4 +1,4 @@
-"""A message of an island is checked before a shard or the syncer uses it."""
+"""A shard and the syncer check an island's message before they use it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def adopted(who: Life) -> Adopted:
     return Adopted(who, F0, Version(0, 1), 4, 0, PROGRESS)
 
 
-def test_an_adoption_of_another_life_is_refused() -> None:
+def test_refuses_adoption_of_another_life() -> None:
     report, vitals = Report(life("a"), PROGRESS, 1.0), Vitals(math.nan)
     check_report(report, vitals, [adopted(life("a"))], 1)
     for other in (life("b"), life("a", 2)):
@@ -43,7 +43,7 @@ def test_an_adoption_of_another_life_is_refused() -> None:
             check_report(report, vitals, [adopted(other)], 1)
 
 
-def test_what_is_handed_in_is_looked_at_before_it_is_a_contribution() -> None:
+def test_flaw_finds_bad_payloads_of_a_hand_in() -> None:
     said = HandIn(
         ContributionId(life(), F0, 0, 1), Version(0, 0), 0, 1, "x", Progress(1, 1, Lease(0))
     )
@@ -54,7 +54,7 @@ def test_what_is_handed_in_is_looked_at_before_it_is_a_contribution() -> None:
         assert flaw((said, WithMoments(bad, good)), life(), F0) is not None  # type: ignore[arg-type]
 
 
-def test_a_word_of_another_kind_is_refused() -> None:
+def test_refuses_message_of_another_kind() -> None:
     check_word(Left(life(), PROGRESS), Left)
     with pytest.raises(Malformed, match="instead of a LeaseWanted"):
         check_word(Left(life(), PROGRESS), LeaseWanted)
@@ -63,7 +63,7 @@ def test_a_word_of_another_kind_is_refused() -> None:
 
 
 class Lies(NamedTuple):
-    """A piece of moments; where it lies is a text, which refers to an object from `at ` on."""
+    """One piece of moments; `reference` is a string, valid if it starts with `at `."""
 
     host: int
     leaf: int
@@ -76,7 +76,7 @@ def refers(value: object) -> bool:
     return str(value).startswith("at ")
 
 
-def test_pieces_of_moments_are_of_one_class_and_refer_to_objects() -> None:
+def test_refuses_malformed_pieces_of_moments() -> None:
     good = Lies(0, 0, 0, 12, "at home")
     assert pieces_of(None, Lies, refers) is None
     assert pieces_of([good], Lies, refers) == [good]
@@ -95,7 +95,7 @@ def test_pieces_of_moments_are_of_one_class_and_refer_to_objects() -> None:
             pieces_of(given, Lies, refers)
 
 
-def test_moments_are_flat_arrays_of_numbers() -> None:
+def test_refuses_moments_that_are_not_flat_numeric_arrays() -> None:
     good = np.ones(3, np.float32)
     assert moments_of([good, good]) == [good, good]
     for bad in (7, np.array([None]), np.ones((2, 2), np.float32)):

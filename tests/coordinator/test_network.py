@@ -1,8 +1,8 @@
 """Hypothesis plays the learners, the shard, and the network between them and the rules.
 
-Messages are lost, doubled, delayed and overtaken; processes crash, come back, and speak on as
-ghosts of lives that are over. After every event every invariant must hold; and when at the end the
-network heals with K learners alive, every fragment must be merged again, with everybody in it.
+Messages are lost, duplicated, delayed and reordered. Processes crash, come back, and send messages
+of lives that are over. Every invariant must hold after every event. At the end the network heals
+with K learners alive, and every fragment must be merged again, with all of them taking part.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ from tests.coordinator.given import rule as make_rule
 
 ISLANDS = tuple(map(Island, "abcd"))
 TOKENS = {island: 3 + i for i, island in enumerate(ISLANDS)}
-"""What a step trains on each island; different, so that tokens cannot be mixed up unnoticed."""
+"""Tokens of one step on each island; they differ, so that the test notices mixed-up tokens."""
 LEASE_WINDOWS = 5
 PATIENCE = 150
-"""Turns of a second in which a healed network must have done what is asked of it."""
+"""The turns of one second in which a healed network must do what is asked of it."""
 
 picks = st.integers(0, 11)
 
 
 @dataclass
 class Learner:
-    """One process: it believes in its life until it is told otherwise, or dies."""
+    """One process: it assumes that its life is current until it is told otherwise, or dies."""
 
     life: Life
     leases: list[Lease]
@@ -85,13 +85,13 @@ class Learner:
     draining: bool = False
 
     def windows(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """(lease, window) of the steps [start, stop)."""
+        """Return (lease, window) of the steps [start, stop)."""
         every = [(e.number, w) for e in self.leases for w in range(e.start, LEASE_WINDOWS)]
         return every[start:stop]
 
     @property
     def left(self) -> int:
-        """Steps for which it still has data."""
+        """The number of steps for which the learner still has data."""
         return sum(LEASE_WINDOWS - lease.start for lease in self.leases) - self.steps
 
     def progress(self, steps: int | None = None) -> Progress:
@@ -102,15 +102,15 @@ class Learner:
 
 
 class Network(RuleBasedStateMachine):
-    """The world around `advance`, and all that may never happen."""
+    """The processes and messages around `advance`, and the invariants."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 0.0
         self.wake_s = math.inf
-        self.wire: list[Event] = []  # on their way to the syncer
-        self.said: list[Event] = []  # all that the syncer heard
-        self.learners: list[Learner] = []  # processes that run, ghosts too
+        self.wire: list[Event] = []  # messages on their way to the syncer
+        self.said: list[Event] = []  # all messages that the syncer has received
+        self.learners: list[Learner] = []  # running processes, also those of lives that are over
         self.windows: dict[ContributionId, list[tuple[int, int]]] = {}
         self.merges: deque[Merge] = deque()  # the shard's work
         self.stores: deque[Store] = deque()
@@ -156,7 +156,7 @@ class Network(RuleBasedStateMachine):
         for island in ISLANDS[:k]:
             self.say(Join(island, "group", LAYOUT))
 
-    # --- what learners do ---
+    # --- actions of the learners ---
 
     @rule(island=st.sampled_from(ISLANDS))
     def somebody_wants_to_join(self, island: Island) -> None:
@@ -204,7 +204,7 @@ class Network(RuleBasedStateMachine):
         draining = [learner for learner in self.learners if learner.draining]
         self.leave(draining[pick % len(draining)])
 
-    # --- what the shard does ---
+    # --- actions of the shard ---
 
     @precondition(lambda self: self.merges)
     @rule()
@@ -218,7 +218,7 @@ class Network(RuleBasedStateMachine):
         effect = self.stores.popleft()
         self.wire.append(Stored(effect.fragment, effect.version, durable))
 
-    # --- what the network does ---
+    # --- actions of the network ---
 
     @precondition(lambda self: self.wire)
     @rule(pick=picks)
@@ -243,7 +243,7 @@ class Network(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.wait(seconds)
 
-    # --- the same, without chance ---
+    # --- the actions, without chance ---
 
     def someone(self, pick: int) -> Learner:
         return self.learners[pick % len(self.learners)]
@@ -297,7 +297,7 @@ class Network(RuleBasedStateMachine):
             self.wire.append(Lost(learner.life, "died"))
 
     def leave(self, learner: Learner) -> None:
-        """All that it has is held by the shard before it says that it has left."""
+        """Store everything that the learner has in the shard before it says that it has left."""
         for p in map(Fragment, range(self.rule.schedule.fragments)):
             if handed := self.handed_in(learner, p):
                 self.say(Arrived(handed))
@@ -315,12 +315,12 @@ class Network(RuleBasedStateMachine):
             self.say(Tick())
         self.now_s = until_s
 
-    # --- the syncer's shell, and everything that may never happen ---
+    # --- the syncer's shell, and the invariants ---
 
     def say(self, event: Event) -> None:
         before = self.state
         self.said.append(event)
-        self.failed = True  # until everything below has held
+        self.failed = True  # until all checks below have passed
         self.state, effects = advance(self.rule, before, event, self.now_s)
         validate(self.rule, self.state)
         self.time_goes_on(before)
@@ -381,7 +381,11 @@ class Network(RuleBasedStateMachine):
         return [learner for learner in self.learners if learner.life == life]
 
     def is_a_lawful_merge(self, merge: Merge) -> None:
-        """Not under the quorum, once per version, of nothing merged or freed before, in order."""
+        """Check that a merge is lawful.
+
+        It reaches the quorum, is the only one of its version, repeats no contribution that was
+        merged or freed before, and takes contributions in order.
+        """
         contributions = tuple(item.contribution for item in merge.items)
         assert (merge.fragment, merge.version) not in self.items
         self.items[merge.fragment, merge.version] = contributions
@@ -401,7 +405,7 @@ class Network(RuleBasedStateMachine):
                 self.merged_windows.add((merge.fragment, number, window))
 
     def time_goes_on(self, before: State) -> None:
-        """t never falls, and equals the K-th largest clock of the live learners.
+        """Check that t never falls, and equals the K-th largest clock of the live learners.
 
         A learner that has leapt to the end of the run does not count until it reports again.
         """
@@ -430,7 +434,7 @@ class Network(RuleBasedStateMachine):
                 assert new.version == old.version
 
     def the_dead_are_not_heard(self, before: State, event: Event) -> None:
-        """Words of a life that is over do no more than the passing of time."""
+        """Check that messages of a life that is over do no more than the passing of time."""
         match event:
             case Report(life) | Adopted(life) | Lost(life) | LeaseWanted(life) | Left(life):
                 pass
@@ -450,7 +454,7 @@ class Network(RuleBasedStateMachine):
         assert len(numbers) == len(set(numbers))
         assert all(number < pool.fresh for number in numbers)
 
-    # --- and everything that must happen in the end ---
+    # --- liveness at the end ---
 
     def teardown(self) -> None:
         if not hasattr(self, "state") or self.failed:
@@ -459,12 +463,12 @@ class Network(RuleBasedStateMachine):
         self.a_stopped_run_ends()
 
     def turn(self) -> None:
-        """One second in which everybody does what is asked."""
+        """Run one second in which every process does what is asked."""
         running = self.state.phase is Phase.RUNNING
         lives = {m.life for m in self.state.members.values() if m.status in SPEAKING}
         for learner in list(self.learners):
             if learner.life not in lives:
-                self.learners.remove(learner)  # a ghost
+                self.learners.remove(learner)  # its life is over
             elif learner.draining:
                 self.leave(learner)
         if running and len(self.learners) < self.rule.min_quorum:
@@ -486,11 +490,11 @@ class Network(RuleBasedStateMachine):
         self.wait(1.0)
 
     def a_healed_network_merges_everything_again(self) -> None:
-        """Every learner that lives takes part in two rounds of three."""
+        """Check three more merges of each fragment: every live learner must take part in one."""
         for _ in range(PATIENCE):
             self.turn()
             if not any(f.round or f.due for f in self.state.fragments):
-                break  # what was left over is done
+                break  # all earlier rounds are closed
         since = len(self.participants)
         for _ in range(PATIENCE):
             if self.state.phase is not Phase.RUNNING:
@@ -503,8 +507,8 @@ class Network(RuleBasedStateMachine):
         else:
             raise AssertionError(f"due rounds do not close: {self.state}")
         if self.rule.max_staleness < 2 and not self.rule.grace_s:
-            # a turn is longer than the slack, so there is no grace but a given one: who is late for
-            # a round may be too stale for the next, time and again
+            # A turn is longer than the slack, so only a fixed grace window waits: a straggler of
+            # one round may be too stale for the next, again and again.
             return
         for learner in self.learners:
             for p in range(self.rule.schedule.fragments):

@@ -1,4 +1,4 @@
-"""Parts put together are the whole to the last bit, and nothing that is not one contribution is."""
+"""Parts join to the whole bit for bit, and parts of different contributions are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FACTS = HandIn(
 
 
 def cuts(size: int, hosts: int, seed: int) -> list[int]:
-    """So many ranges of whole blocks, some of them perhaps empty."""
+    """Return the bounds of `hosts` ranges of whole blocks; some ranges may be empty."""
     inner = np.random.default_rng(seed).integers(0, size // BLOCK + 1, hosts - 1) * BLOCK
     return [0, *sorted(int(cut) for cut in inner), size]
 
@@ -51,7 +51,7 @@ def parts_of(values: np.ndarray, wire: Wire, bounds: list[int]) -> list[Part]:
     seed=st.integers(0, 2**32 - 1),
     wire=st.sampled_from(Wire),
 )
-def test_parts_sewn_together_are_what_one_host_hands_in(
+def test_joined_parts_equal_the_payload_of_one_host(
     size: int, hosts: int, seed: int, wire: Wire
 ) -> None:
     values = np.random.default_rng(seed).standard_normal(size, np.float32)
@@ -69,7 +69,7 @@ def test_parts_sewn_together_are_what_one_host_hands_in(
     seed=st.integers(0, 2**32 - 1),
     wires=st.tuples(st.sampled_from(Wire), st.sampled_from(Wire)),
 )
-def test_moments_are_sewn_together_beside_the_differences(
+def test_moments_are_joined_beside_the_deltas(
     size: int, hosts: int, seed: int, wires: tuple[Wire, Wire]
 ) -> None:
     values = np.random.default_rng(seed).standard_normal((2, size), np.float32)
@@ -129,8 +129,8 @@ LATER = replace(FACTS, id=FACTS.id._replace(to_step=9))
         ([*map(with_moments, SOUND[:2]), with_moments(SOUND[2], Wire.INT4)], "int4 and int8"),
     ],
 )
-def test_what_is_not_one_contribution_is_refused(parts: list[Part], why: str) -> None:
-    """Of two lives or two boundaries; with a part missing, twice, out of order or cut short."""
+def test_refuses_parts_that_are_not_one_contribution(parts: list[Part], why: str) -> None:
+    """The parts are of two lives or boundaries, or one is missing, misplaced or truncated."""
     found = misfit(parts, 100)
     assert found is not None
     assert why in found

@@ -1,4 +1,4 @@
-"""The rules are a function: of the rule, the state, the event and the time, and of nothing else."""
+"""The rules are a pure function of the rule, the state, the event and the time."""
 
 from __future__ import annotations
 
@@ -43,17 +43,20 @@ Run = list[tuple[Event, float]]
 
 
 def far(lease: Lease, steps: int) -> Progress:
-    """How far a life is that reads a window of this lease a step."""
+    """Return the progress of a life that reads one window of this lease a step."""
     return Progress(steps, 100 * steps, Lease(lease.number, lease.start + steps))
 
 
 def a_run(rule: Rule) -> Run:
-    """Three islands hand in what they are asked for and adopt nothing; one dies and comes back."""
+    """Return the events of a run of three islands.
+
+    The islands hand in what they are asked for and adopt nothing; one dies and rejoins.
+    """
     said: Run = []
     todo: list[Event] = [Join(island, "group", LAYOUT) for island in ISLANDS]
     state = initial(rule)
     lives: dict[Life, int] = {}
-    reads: dict[Life, Lease] = {}  # the first lease that each was granted
+    reads: dict[Life, Lease] = {}  # the first lease of each life
     handed: dict[tuple[Life, Fragment], int] = {}
     dead: set[Life] = set()
     for turn in range(STEPS):
@@ -108,18 +111,18 @@ def run() -> Run:
     return a_run(RULE)
 
 
-def test_the_run_is_worth_repeating(run: Run) -> None:
+def test_run_publishes_enough_to_be_worth_repeating(run: Run) -> None:
     _, effects = told(RULE, run)
     published = [effect for effect in effects if isinstance(effect, Publish)]
     assert len(published) > 8 * RULE.schedule.fragments
     assert len(run) > 5 * STEPS
 
 
-def test_the_same_events_at_the_same_times_give_the_same_states_and_effects(run: Run) -> None:
+def test_same_events_and_times_give_same_states_and_effects(run: Run) -> None:
     assert told(RULE, run) == told(RULE, copy.deepcopy(run))
 
 
-def test_a_state_is_a_value_that_its_successors_leave_alone(run: Run) -> None:
+def test_advance_does_not_change_earlier_states(run: Run) -> None:
     as_they_were: list[State] = []
     states = [initial(RULE)]
     for event, now_s in run:
@@ -129,9 +132,7 @@ def test_a_state_is_a_value_that_its_successors_leave_alone(run: Run) -> None:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_a_state_that_was_written_down_goes_on_as_if_nothing_had_been(
-    run: Run, share: float
-) -> None:
+def test_pickled_state_continues_unchanged(run: Run, share: float) -> None:
     states, _ = told(RULE, run)
     cut = int(share * len(run))
     state = pickle.loads(pickle.dumps(states[cut]))
@@ -140,7 +141,7 @@ def test_a_state_that_was_written_down_goes_on_as_if_nothing_had_been(
     assert state == states[-1]
 
 
-def test_time_decides_nothing_before_the_alarm(run: Run) -> None:
+def test_passing_time_changes_nothing_before_the_alarm(run: Run) -> None:
     states, _ = told(RULE, run)
     for state in states:
         if state.wake_s is not None:

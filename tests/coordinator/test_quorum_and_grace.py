@@ -1,4 +1,4 @@
-"""May this round close? And how long does it wait for the others?"""
+"""Tests of when a round may close, and of how long it waits for stragglers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def islands(names: str) -> set[Island]:
 def ask(
     arrived: str, expected: str, *, k: int = 2, stopping: bool = False, deadline_s: float = math.inf
 ) -> Verdict:
-    """The verdict at five seconds."""
+    """Return the verdict at 5 s."""
     return judge(
         min_quorum=k,
         arrived=islands(arrived),
@@ -31,33 +31,33 @@ def ask(
     )
 
 
-def test_under_the_quorum_only_an_arrival_can_help() -> None:
+def test_below_the_quorum_a_round_waits_for_an_arrival() -> None:
     assert ask("a", "bc") == Wait(math.inf, "quorum 1/2")
     assert ask("", "") == Wait(math.inf, "quorum 0/2")
 
 
-def test_under_the_quorum_even_a_past_deadline_closes_nothing() -> None:
+def test_below_the_quorum_a_past_deadline_does_not_close() -> None:
     assert isinstance(ask("a", "b", deadline_s=0.0), Wait)
 
 
-def test_when_all_have_delivered_the_round_closes_at_once() -> None:
+def test_closes_at_once_when_all_have_delivered() -> None:
     assert ask("ab", "", deadline_s=9.0) == Close("all 2 delivered")
 
 
-def test_inside_the_grace_window_it_waits_and_says_for_whom() -> None:
+def test_waits_within_the_grace_window_and_names_the_stragglers() -> None:
     assert ask("ab", "dc", deadline_s=5.5) == Wait(5.5, "grace for c, d")
 
 
-def test_when_the_grace_is_over_it_closes_and_says_without_whom() -> None:
+def test_closes_after_the_grace_window_and_names_the_stragglers() -> None:
     assert ask("ab", "dc", deadline_s=5.0) == Close("grace over without c, d")
 
 
-def test_stopping_under_the_quorum_waits_only_while_somebody_owes_an_answer() -> None:
+def test_stopping_below_the_quorum_waits_only_for_expected_answers() -> None:
     assert isinstance(ask("a", "b", stopping=True), Wait)
     assert ask("a", "", stopping=True) == Abandon("quorum 1/2 and nobody left to wait for")
 
 
-def test_stopping_under_the_quorum_waits_no_longer_than_over_it() -> None:
+def test_stopping_below_the_quorum_gives_up_at_the_deadline() -> None:
     assert ask("a", "b", stopping=True, deadline_s=5.1) == Wait(5.1, "quorum 1/2")
     given_up = ask("a", "b", stopping=True, deadline_s=5.0)
     assert given_up == Abandon("quorum 1/2, the end has waited for b")
@@ -67,7 +67,7 @@ names = st.sets(st.sampled_from("abcdef")).map("".join)
 
 
 @given(names, names, st.integers(1, 6), st.booleans(), st.floats(0, 10))
-def test_nothing_ever_closes_under_the_quorum(
+def test_never_closes_below_the_quorum(
     arrived: str, expected: str, k: int, stopping: bool, deadline_s: float
 ) -> None:
     verdict = ask(arrived, expected, k=k, stopping=stopping, deadline_s=deadline_s)
@@ -79,23 +79,23 @@ def test_nothing_ever_closes_under_the_quorum(
 # --- grace ----------------------------------------------------------------------------------------
 
 
-def test_the_window_is_a_share_of_the_slack() -> None:
+def test_grace_window_is_a_share_of_the_slack() -> None:
     pace = Pace(quorum_s=0.9, sync_s=0.8)
     window = window_s(fixed_s=None, overlap=2, follows=False, step_s=[1.0, 1.0], pace=pace)
     assert window == pytest.approx(SHARE_OF_SLACK * (2 * 1.0 - 0.9 - 0.8))
 
 
-def test_the_window_is_never_longer_than_a_step() -> None:
+def test_grace_window_is_at_most_one_step() -> None:
     assert window_s(fixed_s=None, overlap=9, follows=False, step_s=[1.0, 1.5], pace=Pace()) == 1.5
 
 
-def test_without_slack_there_is_no_window() -> None:
+def test_no_grace_window_without_slack() -> None:
     assert window_s(fixed_s=None, overlap=1, follows=False, step_s=[1.0], pace=Pace(0.8, 0.8)) == 0
     assert window_s(fixed_s=None, overlap=0, follows=False, step_s=[1.0], pace=Pace()) == 0
     assert window_s(fixed_s=None, overlap=2, follows=False, step_s=[], pace=Pace()) == 0
 
 
-def test_a_fixed_number_overrules() -> None:
+def test_fixed_grace_overrides_the_adaptive_window() -> None:
     assert window_s(fixed_s=7.0, overlap=0, follows=False, step_s=[1.0], pace=Pace(9.0, 9.0)) == 7.0
     assert window_s(fixed_s=0.0, overlap=9, follows=False, step_s=[1.0], pace=Pace()) == 0
 
@@ -105,7 +105,7 @@ def test_a_fixed_number_overrules() -> None:
     st.floats(0, 1e3),
     st.floats(0, 1e3),
 )
-def test_an_overlap_that_follows_has_room_for_a_step_of_grace_whatever_a_round_takes(
+def test_adaptive_overlap_always_leaves_one_step_of_grace(
     step_s: list[float], quorum_s: float, sync_s: float
 ) -> None:
     pace = Pace(quorum_s, sync_s)
@@ -115,7 +115,7 @@ def test_an_overlap_that_follows_has_room_for_a_step_of_grace_whatever_a_round_t
     assert window_s(fixed_s=7.0, overlap=1, follows=True, step_s=step_s, pace=pace) == 7.0
 
 
-def test_learners_that_do_not_keep_pace_are_not_waited_for() -> None:
+def test_stragglers_do_not_lengthen_the_grace_window() -> None:
     assert slowest_in_pace([1.0, 1.1, 1.9, 40.0]) == 1.9
     assert slowest_in_pace([1.0, 1.0, 2.1]) == 1.0
     assert slowest_in_pace([]) == 0
@@ -134,7 +134,7 @@ def test_half_of_the_learners_always_keep_pace(step_s: list[float]) -> None:
     st.floats(0, 1e3),
     st.floats(0, 1e3),
 )
-def test_the_adaptive_window_stays_inside_its_slack(
+def test_adaptive_window_stays_within_its_slack(
     overlap: int, step_s: list[float], quorum_s: float, sync_s: float
 ) -> None:
     window = window_s(
@@ -145,8 +145,8 @@ def test_the_adaptive_window_stays_inside_its_slack(
     assert window <= max(0.0, overlap * step - quorum_s - sync_s)
 
 
-def test_the_last_window_lasts_until_all_that_keep_pace_have_handed_in_everything() -> None:
-    """They may be hindered at their next step boundary for as long as anybody may be."""
+def test_last_window_allows_all_learners_in_pace_to_hand_in() -> None:
+    """Stragglers may be delayed at their next step boundary for as long as any learner may be."""
     pace = Pace(quorum_s=0.5, sync_s=9.0)
     assert last_window_s(fragments=4, step_s=[1.0, 1.2, 40.0], pace=pace) == 10.0 + 4 * 0.5
     assert last_window_s(fragments=4, step_s=[20.0, 30.0], pace=pace) == 2 * 30.0 + 4 * 0.5

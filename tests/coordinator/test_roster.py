@@ -1,4 +1,4 @@
-"""The roster against its naive twin: what is kept in order is what a look at everybody finds."""
+"""The roster matches a naive twin: its sorted values equal those of a full scan."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MEMBERS = st.builds(
 
 
 @given(st.lists(MEMBERS))
-def test_it_is_in_order_whatever_is_put(members: list[Member]) -> None:
+def test_roster_stays_sorted_after_any_put(members: list[Member]) -> None:
     roster = Roster()
     known: dict[Island, Member] = {}
     for member in members:
@@ -62,14 +62,14 @@ def test_it_is_in_order_whatever_is_put(members: list[Member]) -> None:
 
 
 @given(st.lists(MEMBERS), st.integers(1, 4))
-def test_the_kth_clock_is_the_kth_largest_of_the_live(members: list[Member], k: int) -> None:
+def test_kth_clock_is_the_kth_largest_of_the_live_members(members: list[Member], k: int) -> None:
     known = {member.life.island: member for member in members}
     clocks = sorted((m.clock for m in live(known).values()), reverse=True)
     assert kth_clock(Roster(known), k) == (clocks[k - 1] if len(clocks) >= k else None)
 
 
-def test_the_lives_are_the_same_set_while_nobody_comes_or_goes() -> None:
-    """A rule can see that at once."""
+def test_set_of_lives_is_reused_while_membership_is_unchanged() -> None:
+    """A rule can compare the set by identity."""
     life = Life(Island("a"), Incarnation(1))
     member = Member(life, "g", Status.LIVE, "steps", 0, Progress(1, 1, Lease(0)), 0.0, 0.0)
     later = Member(life, "g", Status.LIVE, "steps", 0, Progress(2, 2, Lease(0)), 1.0, 1.0)

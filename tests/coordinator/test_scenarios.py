@@ -1,4 +1,4 @@
-"""Each story in scenarios/ is retold by the rules, to the last character."""
+"""The rules reproduce each story in scenarios/ character for character."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STORIES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", STORIES, ids=[path.stem for path in STORIES])
-def test_the_rules_answer_as_written(path: Path, update_scenarios: bool) -> None:
+def test_rules_answer_as_the_story_says(path: Path, update_scenarios: bool) -> None:
     written = path.read_text(encoding="utf-8")
     told = retold(written)
     if update_scenarios:
@@ -22,15 +22,15 @@ def test_the_rules_answer_as_written(path: Path, update_scenarios: bool) -> None
 
 
 @pytest.mark.parametrize("path", STORIES, ids=[path.stem for path in STORIES])
-def test_a_story_begins_with_what_it_shows(path: Path) -> None:
+def test_story_begins_with_a_comment(path: Path) -> None:
     first, *_ = path.read_text(encoding="utf-8").splitlines()
     assert first.startswith("# ")
 
 
-def test_there_are_stories_enough() -> None:
+def test_there_are_at_least_25_stories() -> None:
     assert len(STORIES) >= 25
 
 
-def test_an_event_that_nobody_knows_is_refused() -> None:
+def test_unknown_event_is_refused() -> None:
     with pytest.raises(ValueError, match=r"what is dance a\?"):
         list(Story({}).happens("0 dance a"))

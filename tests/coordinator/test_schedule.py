@@ -1,4 +1,4 @@
-"""When a fragment is due, against a twin that counts one step after the other."""
+"""Fragments are due when a naive twin, which counts every step, says so."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ schedules = st.integers(1, 40).flatmap(
 
 
 def due_by_counting(schedule: Schedule, step: int) -> list[int]:
-    """Is step of the form n*H + floor(p*H/P)? Nothing is due at 0."""
+    """Return the fragments for which step = n*H + floor(p*H/P); none is due at step 0."""
     H, P = schedule.every, schedule.fragments
     return [p for p in range(P) if step > 0 and step % H == p * H // P]
 
 
 @given(schedules, st.integers(0, 100), st.integers(0, 60))
-def test_the_due_fragments_are_those_of_the_steps_in_between(
+def test_due_fragments_match_a_count_of_every_step(
     schedule: Schedule, after: int, steps: int
 ) -> None:
     passed = range(after + 1, after + steps + 1)
@@ -43,7 +43,7 @@ def test_no_two_fragments_share_a_step(schedule: Schedule, t: int) -> None:
     assert len(schedule.due(after=t, upto=t + 1)) <= 1
 
 
-def test_an_H_that_P_does_not_divide_is_spread_exactly() -> None:
+def test_due_points_are_spread_evenly_if_P_does_not_divide_H() -> None:
     schedule = Schedule(every=10, fragments=4)
     due_at = {t: schedule.due(after=t - 1, upto=t) for t in range(1, 21)}
     assert {t: due for t, due in due_at.items() if due} == {
@@ -52,18 +52,18 @@ def test_an_H_that_P_does_not_divide_is_spread_exactly() -> None:
 
 
 @pytest.mark.parametrize("t", [0, 7])
-def test_standing_still_makes_nothing_due(t: int) -> None:
+def test_nothing_is_due_without_a_step(t: int) -> None:
     assert Schedule(3, 3).due(after=t, upto=t) == ()
 
 
 @given(schedules, st.integers(0, 100), st.integers(0, 100))
-def test_due_points_are_counted_one_by_one(schedule: Schedule, t: int, p: int) -> None:
+def test_passed_counts_every_due_point(schedule: Schedule, t: int, p: int) -> None:
     fragment = Fragment(p % schedule.fragments)
     counted = sum(fragment in due_by_counting(schedule, step) for step in range(t + 1))
     assert schedule.passed(fragment, t=t) == counted
 
 
-# --- where H changes on the way -------------------------------------------------------------------
+# --- schedules in which H changes ---
 
 stretched = st.builds(
     lambda stretches, last, fragments: Schedule(
@@ -81,15 +81,13 @@ stretched = st.builds(
 
 
 def due_then(schedule: Schedule, step: int) -> list[int]:
-    """By the H of the stretch in which the step lies."""
+    """Return the fragments due at `step`, by the H of its stretch."""
     H = next((b.every for b in schedule.before if step <= b.upto), schedule.every)
     return due_by_counting(Schedule(H, schedule.fragments), step)
 
 
 @given(stretched, st.integers(0, 100), st.integers(0, 60))
-def test_in_each_stretch_what_is_due_is_what_is_due_by_its_H(
-    schedule: Schedule, after: int, steps: int
-) -> None:
+def test_each_stretch_uses_its_own_H(schedule: Schedule, after: int, steps: int) -> None:
     passed = range(after + 1, after + steps + 1)
     assert list(schedule.due(after=after, upto=after + steps)) == sorted(
         {p for step in passed for p in due_then(schedule, step)}
@@ -97,14 +95,14 @@ def test_in_each_stretch_what_is_due_is_what_is_due_by_its_H(
 
 
 @given(stretched, st.integers(0, 200), st.integers(0, 100))
-def test_due_points_are_counted_over_all_stretches(schedule: Schedule, t: int, p: int) -> None:
+def test_passed_counts_due_points_over_all_stretches(schedule: Schedule, t: int, p: int) -> None:
     fragment = Fragment(p % schedule.fragments)
     counted = sum(fragment in due_then(schedule, step) for step in range(t + 1))
     assert schedule.passed(fragment, t=t) == counted
 
 
 @given(stretched)
-def test_the_least_interval_is_the_least_there_is(schedule: Schedule) -> None:
+def test_least_interval_is_the_smallest_gap_between_due_points(schedule: Schedule) -> None:
     ends = 2 * schedule.every + schedule.before[-1].upto + 24
     gaps = [
         b - a
@@ -115,7 +113,7 @@ def test_the_least_interval_is_the_least_there_is(schedule: Schedule) -> None:
     assert schedule.least in {*gaps, schedule.every, *(b.every for b in schedule.before)}
 
 
-def test_a_short_H_at_the_beginning_and_a_long_one_after_it() -> None:
+def test_short_H_is_followed_by_a_long_one() -> None:
     schedule = Schedule(8, 2, (Before(6, 2),))
     due_at = {t: schedule.due(after=t - 1, upto=t) for t in range(1, 21)}
     assert {t: due for t, due in due_at.items() if due} == {

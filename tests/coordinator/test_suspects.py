@@ -1,4 +1,4 @@
-"""What follows from directions, where one island has contributions of two lives in a merge."""
+"""Directions decide suspicion, even if one island has contributions of two lives in a merge."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def member(island: str, incarnation: int, *, trial: int = 0) -> Member:
 
 
 @pytest.mark.parametrize(("cosine", "left"), [(0.4, 4), (-0.9, 5)])
-def test_a_trial_goes_by_what_the_present_life_has_handed_in(cosine: float, left: int) -> None:
-    """A contribution of the life before, still there to be measured, says nothing of this one."""
+def test_trial_counts_only_contributions_of_the_present_life(cosine: float, left: int) -> None:
+    """A contribution of the former life, still to be measured, does not count for this life."""
     rules = rule()
     state = initial(rules)
     for each in (*(member(island, 1) for island in "abcd"), member("e", 2, trial=5)):
@@ -43,8 +43,11 @@ def test_a_trial_goes_by_what_the_present_life_has_handed_in(cosine: float, left
 
 
 def pointing(islands: str, cosine: float, *, against: int) -> Member:
-    """Island c after a merge of these islands, in which it pointed there and the others along; it
-    had pointed against them so many times in a row before."""
+    """Return island c after a merge of these islands.
+
+    Island c points at `cosine`, and the others along. It has pointed against the others `against`
+    times in a row before.
+    """
     rules = rule()
     state = initial(rules)
     for island in islands:
@@ -58,7 +61,7 @@ def pointing(islands: str, cosine: float, *, against: int) -> Member:
     return after.members[Island("c")]
 
 
-def test_merges_against_the_others_count_in_a_row() -> None:
+def test_counts_consecutive_merges_against_the_others() -> None:
     assert pointing("abcd", -0.9, against=2).against == 3
     assert pointing("abcd", 0.4, against=RUN - 1).against == 0
 
@@ -66,17 +69,18 @@ def test_merges_against_the_others_count_in_a_row() -> None:
 @pytest.mark.parametrize(
     ("islands", "status"), [("abc", Status.LIVE), ("abcd", Status.QUARANTINED)]
 )
-def test_with_fewer_than_four_live_islands_it_is_only_reported(
-    islands: str, status: Status
-) -> None:
+def test_no_quarantine_with_fewer_than_four_live_islands(islands: str, status: Status) -> None:
     assert pointing(islands, -0.9, against=RUN - 1).status is status
 
 
 def beside_the_momentum(
     islands: str, cosine: float, aligned: tuple[float, ...], *, against: int = RUN - 1
 ) -> Member:
-    """Return island c after a merge of these islands, whose contributions point there beside the
-    others and beside the outer momentum."""
+    """Return island c after a merge of these islands.
+
+    `cosine` is c's direction to the others, and `aligned` holds each one's direction to the outer
+    momentum.
+    """
     rules = rule()
     state = initial(rules)
     for island in islands:
@@ -97,24 +101,22 @@ def beside_the_momentum(
     ("islands", "cosine", "aligned", "status"),
     [
         ("ac", -0.4, (0.6, -0.6), Status.QUARANTINED),
-        ("ac", -0.4, (-0.6, 0.6), Status.LIVE),  # it is the other one
-        ("ac", -0.4, (-0.6, -0.6), Status.LIVE),  # nobody knows which of the two
-        ("ac", 0.4, (0.6, -0.6), Status.LIVE),  # they point the same way
-        ("ac", -0.4, (), Status.LIVE),  # a shard that did not look
+        ("ac", -0.4, (-0.6, 0.6), Status.LIVE),  # the other island points the wrong way
+        ("ac", -0.4, (-0.6, -0.6), Status.LIVE),  # both point against the momentum
+        ("ac", 0.4, (0.6, -0.6), Status.LIVE),  # both point the same way
+        ("ac", -0.4, (), Status.LIVE),  # the shard did not measure the directions
         ("abc", -0.9, (0.6, 0.6, -0.6), Status.QUARANTINED),
         ("abc", -0.9, (0.6, 0.6, 0.6), Status.LIVE),
     ],
 )
-def test_the_outer_momentum_says_which_of_two_or_three_points_the_wrong_way(
+def test_outer_momentum_identifies_the_culprit_among_few_islands(
     islands: str, cosine: float, aligned: tuple[float, ...], status: Status
 ) -> None:
     assert beside_the_momentum(islands, cosine, aligned).status is status
 
 
 @pytest.mark.parametrize(("cosine", "left"), [(0.4, 4), (-0.5, 5)])
-def test_a_trial_beside_one_island_goes_by_the_direction_of_that_one(
-    cosine: float, left: int
-) -> None:
+def test_trial_beside_one_island_uses_the_direction_to_it(cosine: float, left: int) -> None:
     rules = rule()
     state = initial(rules)
     for each in (member("a", 1), member("e", 2, trial=5)):

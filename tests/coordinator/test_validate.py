@@ -1,4 +1,4 @@
-"""`validate` notices a state that the rules could never have reached."""
+"""`validate` notices a state that the rules can never reach."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ F0 = Fragment(0)
 
 @pytest.fixture
 def state() -> State:
-    """a has delivered, b is awaited."""
+    """Return a state in which a has delivered and b has not."""
     state = initial(RULE)
     for event in (
         Join(Island("a"), "group", LAYOUT),
@@ -39,7 +39,7 @@ def fragment(state: State, **changes: object) -> State:
     return with_fragment(state, F0, replace(state.fragments[0], **changes))
 
 
-def test_a_contribution_forgotten_or_invented(state: State) -> None:
+def test_detects_forgotten_and_invented_contributions(state: State) -> None:
     with pytest.raises(BrokenInvariant, match="0 tokens in hand"):
         validate(RULE, fragment(state, inbox=()))
     invented = contribution(B)
@@ -47,7 +47,7 @@ def test_a_contribution_forgotten_or_invented(state: State) -> None:
         validate(RULE, fragment(state, inbox=(*state.fragments[0].inbox, invented)))
 
 
-def test_a_contribution_held_twice(state: State) -> None:
+def test_detects_contribution_held_twice(state: State) -> None:
     (held,) = state.fragments[0].inbox
     row = replace(state.ledger.rows[0], held=800)
     account = replace(state.ledger.accounts[A], covered=(400,))
@@ -57,7 +57,7 @@ def test_a_contribution_held_twice(state: State) -> None:
         validate(RULE, replace(fragment(state, inbox=(held, held)), ledger=book))
 
 
-def test_a_merge_under_the_quorum(state: State) -> None:
+def test_detects_merge_below_the_quorum(state: State) -> None:
     held: FragmentState = state.fragments[0]
     assert held.round is not None
     closed = replace(held.round, stage=Stage.MERGING, items=held.inbox)
@@ -65,12 +65,12 @@ def test_a_merge_under_the_quorum(state: State) -> None:
         validate(RULE, fragment(state, inbox=(), round=closed))
 
 
-def test_waiting_for_the_dead(state: State) -> None:
+def test_detects_waiting_for_lives_that_are_over(state: State) -> None:
     with pytest.raises(BrokenInvariant, match=r"waits for .*which are over"):
         validate(RULE, fragment(state, asked={Island("b"): life("b", 9)}))
 
 
-def test_an_account_of_a_life_that_is_over_or_none_of_one_that_is_not(state: State) -> None:
+def test_detects_accounts_that_do_not_match_the_lives(state: State) -> None:
     without = replace(state, ledger=ledger.close_account(state.ledger, B))
     with pytest.raises(BrokenInvariant, match="accounts of"):
         validate(RULE, without)

@@ -1,4 +1,4 @@
-"""A fragment out of the parameters, and a newer one in: values, and whose buffers they are."""
+"""Fragments are taken out of the parameters and put back: values and buffer ownership."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def loss(params: Params, batch: Batch) -> jax.Array:
 
 
 def make_task() -> Task:
-    """Every kind of leaf: stacked layers, an embedding, a vector, a scalar; in a nested tree."""
+    """Return a task with every kind of leaf: stacked layers, an embedding, a vector, a scalar."""
     shapes = {"blocks": {"in": (3, 4, 2), "out": (3, 2)}, "embedding": (7, 2), "rest": [(5,), ()]}
 
     def init(seed: int) -> Params:
@@ -55,7 +55,7 @@ def make_task() -> Task:
 
 TASK = make_task()
 LAYOUT = layout_of(TASK, 8)
-"""One of its fragments is a whole leaf, `rest/0`: the tempting case for passing a buffer on."""
+"""A layout in which one fragment is a whole leaf, `rest/0`, whose buffer could be aliased."""
 FRAGMENTS = [Fragment(p) for p in range(8)]
 
 
@@ -82,7 +82,7 @@ def inner() -> Inner:
     return Inner(TASK, optimizer_spec())
 
 
-def test_the_layout_follows_the_task() -> None:
+def test_layout_follows_the_task() -> None:
     leaves = {leaf.path: leaf for leaf in LAYOUT.leaves}
     assert set(leaves) == {"blocks/in", "blocks/out", "embedding", "rest/0", "rest/1"}
     assert {path for path, leaf in leaves.items() if leaf.stacked} == {"blocks/in", "blocks/out"}
@@ -93,7 +93,7 @@ def test_the_layout_follows_the_task() -> None:
     assert "rest/0" in alone
 
 
-def test_what_is_taken_is_what_the_layout_says(overwriting: FragmentPort) -> None:
+def test_take_returns_the_fragment_of_the_layout(overwriting: FragmentPort) -> None:
     params = jax.tree.map(jnp.asarray, TASK.init(1))
     for p, wanted in zip(FRAGMENTS, flats_of(params), strict=True):
         np.testing.assert_array_equal(overwriting.take(params, p), wanted)
@@ -112,7 +112,7 @@ def adopted(
 
 
 @pytest.mark.parametrize("p", FRAGMENTS)
-def test_what_is_put_in_follows_the_rule_and_the_rest_stays(
+def test_put_follows_the_adopt_rule_and_keeps_other_fragments(
     port: FragmentPort, p: Fragment
 ) -> None:
     mine, public, origin = (flats_of(TASK.init(seed)) for seed in (1, 2, 3))
@@ -125,7 +125,7 @@ def test_what_is_put_in_follows_the_rule_and_the_rest_stays(
 
 
 @pytest.mark.parametrize("rule", [AdoptRule.OVERWRITE, AdoptRule.CARRY])
-def test_adopting_what_is_there_already_changes_no_bit(rule: AdoptRule) -> None:
+def test_adopting_the_present_values_changes_no_bit(rule: AdoptRule) -> None:
     port = FragmentPort(LAYOUT, rule)
     params = jax.tree.map(jnp.asarray, TASK.init(1))
     before = leaves_of(params)
@@ -136,8 +136,8 @@ def test_adopting_what_is_there_already_changes_no_bit(rule: AdoptRule) -> None:
         np.testing.assert_array_equal(found, wanted)
 
 
-def test_put_writes_into_the_buffers_that_it_is_given(overwriting: FragmentPort) -> None:
-    """It does not hold the leaves twice."""
+def test_put_donates_the_buffers_it_is_given(overwriting: FragmentPort) -> None:
+    """The leaves are not held twice."""
     for p in FRAGMENTS:
         params = jax.tree.map(jnp.asarray, TASK.init(1))
         flat = jnp.asarray(flats_of(TASK.init(2))[p])
@@ -148,7 +148,7 @@ def test_put_writes_into_the_buffers_that_it_is_given(overwriting: FragmentPort)
         assert not flat.is_deleted(), "the public fragment is the next origin"
 
 
-def test_what_was_taken_survives_the_step_that_uses_up_the_parameters(
+def test_taken_fragment_survives_a_step_that_donates_parameters(
     overwriting: FragmentPort, inner: Inner
 ) -> None:
     state = inner.start(TASK.init(1))
@@ -163,9 +163,7 @@ def test_what_was_taken_survives_the_step_that_uses_up_the_parameters(
     assert not np.array_equal(flats_of(state.params)[0], wanted[0]), "the step has moved them"
 
 
-def test_compiles_ahead_of_time_and_then_no_more(
-    inner: Inner, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_compiles_only_ahead_of_time(inner: Inner, caplog: pytest.LogCaptureFixture) -> None:
     port = FragmentPort(LAYOUT, AdoptRule.CARRY)
     params = inner.start(TASK.init(1)).params
     public = [inner.place_flat(flat, flat.size) for flat in flats_of(TASK.init(2))]

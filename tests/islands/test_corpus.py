@@ -1,4 +1,4 @@
-"""The corpus: what is held out, what a lease covers, and that a cursor leads back to its place."""
+"""The corpus: the held-out part, the leases, and cursors that restore a place."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ORDER_OF_LEASE_41 = [0, 25, 184, 217, 22, 226]  # crosses from epoch 0 to epoch 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Forty small texts, each with a name of its own in it, two folders deep."""
+    """Write forty small, named texts in three folders."""
     for number in range(40):
         place = tmp_path / "texts" / f"{number % 3}"
         place.mkdir(parents=True, exist_ok=True)
@@ -37,14 +37,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def counting(windows: int = 250, window: int = WINDOW) -> Corpus:
-    """A corpus whose token at place i is i: a window says where it was cut."""
+    """Return a corpus whose token at place i is i, so that a window shows its own place."""
     data = data_spec(window=window, lease_windows=LEASE, seed=5)
     tokens = np.arange(windows * window + 1, dtype=np.uint16)
     return Corpus(data, tokens, tokens)
 
 
 def starts(batches: list[np.ndarray]) -> list[int]:
-    """The windows' numbers, in the order in which they were read."""
+    """Return the numbers of the windows in the order in which they were read."""
     return [int(row[0]) // WINDOW for batch in batches for row in batch]
 
 
@@ -61,7 +61,7 @@ def mistake(data: DataSpec, vocabulary: int = 256) -> str:
     return str(caught.value)
 
 
-# --- what is held out -----------------------------------------------------------------------------
+# --- the held-out part ------------------------------------------------------------------------
 
 
 def names(tokens: np.ndarray) -> set[str]:
@@ -79,7 +79,7 @@ def test_files_are_held_out_whole(folder: Path) -> None:
     assert all(len(names(np.frombuffer(text, np.uint8))) == 1 for text in texts)
 
 
-def test_a_new_file_moves_no_other_to_the_other_side(folder: Path) -> None:
+def test_new_file_does_not_change_which_others_are_held_out(folder: Path) -> None:
     data = data_spec(str(folder), heldout_percent=25, lease_windows=8)
     before = names(read_corpus(data).heldout)
     (folder / "new.txt").write_text("<99> something else\n" * 20)
@@ -89,7 +89,7 @@ def test_a_new_file_moves_no_other_to_the_other_side(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("percent", [0.001, 99.999])
-def test_of_two_files_one_is_held_out(tmp_path: Path, percent: float) -> None:
+def test_one_of_two_files_is_held_out(tmp_path: Path, percent: float) -> None:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(name[0] * 100)
     data = data_spec(str(tmp_path), heldout_percent=percent, window=WINDOW, lease_windows=LEASE)
@@ -97,7 +97,7 @@ def test_of_two_files_one_is_held_out(tmp_path: Path, percent: float) -> None:
     assert len(corpus.train) == len(corpus.heldout) == 101
 
 
-def test_a_single_file_is_held_out_by_its_tail(tmp_path: Path) -> None:
+def test_tail_of_a_single_file_is_held_out(tmp_path: Path) -> None:
     text = bytes(range(1, 201))
     (tmp_path / "one.txt").write_bytes(text)
     data = data_spec(str(tmp_path / "one.txt"), heldout_percent=10, window=4, lease_windows=LEASE)
@@ -120,7 +120,7 @@ def test_heldout_batches_are_fixed_and_cover_each_window_once() -> None:
         batches[25]
 
 
-def test_heldout_batches_when_there_are_few() -> None:
+def test_few_windows_give_one_heldout_batch() -> None:
     assert [len(batch) for batch in counting(7).heldout_batches(4)] == [4], "no ragged second one"
     assert [len(batch) for batch in counting(3).heldout_batches(4)] == [3], "but never none"
 
@@ -128,14 +128,14 @@ def test_heldout_batches_when_there_are_few() -> None:
 # --- windows and leases ---------------------------------------------------------------------------
 
 
-def test_windows_share_one_token_and_predict_each_once() -> None:
+def test_windows_share_one_token_and_predict_each_token_once() -> None:
     batches = read(counting(60), [Lease(number) for number in range(10)], 5)
     assert all(batch.shape == (5, WINDOW + 1) and batch.dtype == np.int32 for batch in batches)
     targets = np.concatenate([batch[:, 1:].ravel() for batch in batches])
     assert sorted(targets) == list(range(1, 60 * WINDOW + 1))
 
 
-def test_each_epoch_has_an_order_of_its_own() -> None:
+def test_each_epoch_has_its_own_order() -> None:
     corpus = counting(60)  # ten leases
     first = starts(read(corpus, [Lease(number) for number in range(10)], 6))
     second = starts(read(corpus, [Lease(number) for number in range(10, 20)], 6))
@@ -143,8 +143,8 @@ def test_each_epoch_has_an_order_of_its_own() -> None:
     assert len({tuple(first), tuple(second), tuple(range(60))}) == 3
 
 
-def test_the_order_is_the_same_on_every_machine() -> None:
-    """The permutation's own numbers: if they change, old runs cannot be resumed or replayed."""
+def test_order_is_the_same_on_every_machine() -> None:
+    """If the numbers of the permutation change, old runs cannot be resumed or replayed."""
     assert starts(read(counting(), [Lease(0)], 6)) == ORDER_OF_LEASE_0
     assert starts(read(counting(), [Lease(41)], 6)) == ORDER_OF_LEASE_41
 
@@ -155,10 +155,10 @@ def test_the_order_is_the_same_on_every_machine() -> None:
     batch_size=st.integers(1, 9),
 )
 @settings(max_examples=60, deadline=None)
-def test_pieces_of_leases_partition_the_sequence(
+def test_split_leases_partition_the_sequence(
     windows: int, pieces: list[int], batch_size: int
 ) -> None:
-    """Lease n, read up to some place by one learner and from there by another, is read once."""
+    """A lease that two learners read, one up to some place and one from there, is read once."""
     corpus = counting(windows)
     whole = starts(read(corpus, [Lease(number) for number in range(len(pieces))], 1))
     found: list[int] = []
@@ -171,7 +171,7 @@ def test_pieces_of_leases_partition_the_sequence(
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 4, 5, 7, 13])
-def test_a_restored_cursor_gives_the_same_batches(batch_size: int) -> None:
+def test_restored_cursor_gives_the_same_batches(batch_size: int) -> None:
     corpus, leases = counting(), [Lease(3), Lease(0), Lease(8, 2), Lease(9)]
     stream = Stream(corpus, batch_size, seed=7)
     for lease in leases:
@@ -190,7 +190,7 @@ def test_a_restored_cursor_gives_the_same_batches(batch_size: int) -> None:
         read_before += batch_size
 
 
-def test_the_cursor_stays_on_a_lease_read_to_its_end() -> None:
+def test_cursor_stays_on_a_fully_read_lease() -> None:
     stream = Stream(counting(), LEASE, seed=7)
     stream.add(Lease(2))
     stream.add(Lease(4))
@@ -201,8 +201,8 @@ def test_the_cursor_stays_on_a_lease_read_to_its_end() -> None:
     assert stream.cursor == Lease(4, LEASE)
 
 
-def test_of_a_batch_only_some_rows_are_read() -> None:
-    """Hosts of an island read different ones, and their cursors stay together."""
+def test_stream_reads_only_the_selected_rows() -> None:
+    """The hosts of an island read different rows, and their cursors stay together."""
     whole, first, second = (Stream(counting(), 4, seed=7) for _ in range(3))
     first.rows = np.array([True, True, False, False])
     second.rows = ~first.rows
@@ -217,7 +217,7 @@ def test_of_a_batch_only_some_rows_are_read() -> None:
         assert first.cursor == second.cursor == whole.cursor
 
 
-def test_a_starved_stream_consumes_nothing() -> None:
+def test_starved_stream_consumes_nothing() -> None:
     stream = Stream(counting(), 5, seed=7)
     with pytest.raises(Starved, match="add a lease"):
         stream.cursor  # noqa: B018
@@ -231,7 +231,7 @@ def test_a_starved_stream_consumes_nothing() -> None:
 
 
 @pytest.mark.parametrize("lease", [Lease(-1), Lease(0, -1), Lease(0, LEASE + 1), Lease(9, 2)])
-def test_what_cannot_be_a_lease_is_refused(lease: Lease) -> None:
+def test_refuses_impossible_leases(lease: Lease) -> None:
     stream = Stream(counting(), 2, seed=7)
     stream.add(Lease(9))
     with pytest.raises(ValueError, match="Lease"):
@@ -241,7 +241,7 @@ def test_what_cannot_be_a_lease_is_refused(lease: Lease) -> None:
 # --- sources --------------------------------------------------------------------------------------
 
 
-def test_the_standard_library_is_enough_text_and_always_the_same() -> None:
+def test_standard_library_text_is_large_and_reproducible() -> None:
     corpus, again = read_corpus(data_spec()), read_corpus(data_spec())
     assert corpus.fingerprint == again.fingerprint
     assert corpus.train.dtype == np.uint8
@@ -252,7 +252,7 @@ def test_the_standard_library_is_enough_text_and_always_the_same() -> None:
     assert len(read_corpus(data_spec(seed=1)).heldout) != len(corpus.heldout)
 
 
-def test_only_text_is_read_of_a_folder_and_nothing_hidden(folder: Path) -> None:
+def test_reads_only_visible_text_files_of_a_folder(folder: Path) -> None:
     data = data_spec(str(folder), heldout_percent=25, lease_windows=8)
     before = read_corpus(data).fingerprint
     (folder / "picture.png").write_bytes(b"\x89PNG\0\0\0" * 100)
@@ -262,7 +262,7 @@ def test_only_text_is_read_of_a_folder_and_nothing_hidden(folder: Path) -> None:
     assert read_corpus(data).fingerprint == before
 
 
-def test_a_glob_takes_what_it_matches(folder: Path) -> None:
+def test_glob_reads_the_matching_files(folder: Path) -> None:
     data = data_spec(f"{folder}/[01]/**/*.txt", heldout_percent=25, lease_windows=8)
     corpus = read_corpus(data)
     wanted = {f"<{number:02d}>" for number in range(40) if number % 3 < 2}
@@ -274,7 +274,7 @@ Columns = dict[str, "pa.Array"]
 
 @pytest.fixture
 def parquet(tmp_path: Path) -> Callable[..., DataSpec]:
-    """Write a table to one file and say how to read it."""
+    """Return a function that writes a table to one file and returns its `DataSpec`."""
 
     def write(
         columns: Columns, file: str = "t.parquet", column: str | None = None, tokens: bool = False
@@ -327,31 +327,31 @@ def test_several_parquet_files_are_held_out_whole(
 # --- mistakes -------------------------------------------------------------------------------------
 
 
-def test_a_missing_path(tmp_path: Path) -> None:
+def test_refuses_a_missing_path(tmp_path: Path) -> None:
     assert "no such file or folder" in mistake(data_spec(str(tmp_path / "nowhere")))
 
 
-def test_an_empty_folder(tmp_path: Path) -> None:
+def test_refuses_an_empty_folder(tmp_path: Path) -> None:
     assert "is empty: no text file" in mistake(data_spec(str(tmp_path)))
     (tmp_path / "a.txt").write_text("text")
     assert "no Parquet file" in mistake(data_spec(str(tmp_path), column="text"))
 
 
-def test_files_that_may_not_be_read(folder: Path) -> None:
+def test_reports_unreadable_files(folder: Path) -> None:
     for name in ("a", "b"):
         (folder / name).symlink_to("/proc/self/mem")  # a file that opens and cannot be read
     said = mistake(data_spec(str(folder), lease_windows=8))
     assert len(said.splitlines()) == 2
 
 
-def test_too_small(tmp_path: Path) -> None:
+def test_reports_a_corpus_that_is_too_small(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x" * 1000)
     said = mistake(data_spec(str(tmp_path / "a.txt"), window=128, lease_windows=100))
     assert "7 training windows of 128 tokens, 100 needed" in said
     assert "0 held-out windows of 128 tokens, 1 needed" in said
 
 
-def test_parquet_columns(parquet: Callable[..., DataSpec]) -> None:
+def test_reports_mistakes_in_parquet_columns(parquet: Callable[..., DataSpec]) -> None:
     columns = {
         "text": pa.array(["some text"] * 20),
         "ids": pa.array([[1, 2, 300]] * 20),
@@ -372,12 +372,12 @@ def test_parquet_columns(parquet: Callable[..., DataSpec]) -> None:
     assert "token ids run from 1 to 300, the vocabulary from 0 to 255" in said
 
 
-def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
+def test_refuses_a_file_that_is_not_parquet(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("this is text")
     assert "cannot be read" in mistake(data_spec(str(tmp_path / "a.parquet"), column="text"))
 
 
-def test_all_problems_at_once(tmp_path: Path) -> None:
+def test_reports_all_problems_at_once(tmp_path: Path) -> None:
     said = mistake(data_spec(window=0, lease_windows=0, seed=-1, heldout_percent=100, tokens=True))
     keys = ("window", "lease_windows", "seed", "heldout_percent", "column")
     assert all(f"data.{key}" in said for key in keys)
@@ -389,11 +389,11 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
     assert all(name in line for name, line in zip("abcde", lines, strict=False))
 
 
-def test_text_wants_a_vocabulary_of_bytes(folder: Path) -> None:
+def test_text_needs_a_vocabulary_of_bytes(folder: Path) -> None:
     assert "vocabulary of 100" in mistake(data_spec(str(folder)), vocabulary=100)
 
 
-def test_how_many_places_are_found_at_once_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_does_not_depend_on_the_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
     corpus, leases = counting(), [Lease(3), Lease(0, 2), Lease(41)]
     whole = starts(read(corpus, leases, 4))
     for at_once in (1, 4, 5):

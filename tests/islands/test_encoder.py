@@ -1,4 +1,4 @@
-"""What is encoded on the device has the bits of what is encoded on the host."""
+"""Encoding on the device gives the same bits as encoding on the host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AWKWARD = (0.0, -0.0, np.nan, np.inf, -np.inf, 3.4e38, -3.4e38, 1e-30, 2.0**-101
 
 
 def numbers(seed: int, size: int) -> Flat:
-    """Of all magnitudes, exact zeros and ties among them; none is denormal."""
+    """Return numbers of all magnitudes, with exact zeros and ties, but without denormals."""
     dice = np.random.default_rng(seed)
     drawn = dice.normal(size=size) * np.exp2(
         dice.integers(-30, 30, size=-(-size // 32)).repeat(32)[:size]
@@ -26,7 +26,7 @@ def numbers(seed: int, size: int) -> Flat:
 
 
 def same(one: object, other: object) -> None:
-    """To the last bit, signs of zeros included; of what is no number only that."""
+    """Check equality to the last bit, including the signs of zeros; any NaN equals any other."""
     a, b = np.asarray(one), np.asarray(other)
     assert a.dtype == b.dtype
     np.testing.assert_array_equal(a, b)
@@ -38,8 +38,8 @@ def same(one: object, other: object) -> None:
 @pytest.mark.parametrize("wire", Wire)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("messages", [1, 3])
-def test_the_same_bits_on_host_and_device(wire: Wire, size: int, messages: int) -> None:
-    """Payloads are equal, and what each leaves to the next."""
+def test_host_and_device_encode_the_same_bits(wire: Wire, size: int, messages: int) -> None:
+    """Payloads are equal, and so are the residuals for the next message."""
     host, device = OnHost(wire), OnDevice(wire)
     left: tuple[object, object] = (None, None)
     for seed in range(messages):
@@ -55,9 +55,9 @@ def test_the_same_bits_on_host_and_device(wire: Wire, size: int, messages: int) 
 
 
 @pytest.mark.parametrize("wire", Wire)
-def test_the_same_bits_of_what_is_hard_to_write(wire: Wire) -> None:
+def test_host_and_device_encode_extreme_values_the_same(wire: Wire) -> None:
     zero = np.zeros(32 * len(AWKWARD), np.float32)
-    flat = np.repeat(np.array(AWKWARD, np.float32), 32)  # blocks of one kind, then in all places
+    flat = np.repeat(np.array(AWKWARD, np.float32), 32)  # blocks of one kind, then permuted
     for each in (flat, np.random.default_rng(0).permutation(flat), flat[:45]):
         origin = zero[: each.size]
         one, kept = OnHost(wire)(jnp.asarray(each), origin, None, 1.0, origin.size)
@@ -68,7 +68,7 @@ def test_the_same_bits_of_what_is_hard_to_write(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("wire", Wire)
-def test_what_a_fault_plan_spoils_is_spoilt_on_both(wire: Wire) -> None:
+def test_fault_plan_scale_applies_on_host_and_device(wire: Wire) -> None:
     flat, origin = jnp.asarray(numbers(1, 70)), numbers(2, 70)
     one, _ = OnHost(wire)(flat, origin, None, -1000.0, 70)
     two, _ = OnDevice(wire)(flat, origin, None, -1000.0, 70)

@@ -1,4 +1,4 @@
-"""The two ends of a learner's wire: no rounding error is lost, and no bit of the public chain."""
+"""A learner's uplink loses no rounding error, and its downlink no bit of the public chain."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def numbers(seed: int, p: Fragment = F0) -> Flat:
 
 @dataclass
 class Sender:
-    """Hands in deltas, one step each, over an up-link of its own."""
+    """A learner that hands in deltas of one step each over its own uplink."""
 
     wire: Wire = Wire.BF16
     steps: int = 0
@@ -64,7 +64,7 @@ class Sender:
         self.uplink = Uplink(LIFE, OnHost(self.wire), LAYOUT)
 
     def send(self, delta: Flat, p: Fragment = F0) -> tuple[ContributionId, Flat]:
-        """The id of the message, and what arrives."""
+        """Return the id of the message and the delta that arrives."""
         snapshot = self.snapshot(delta)
         said, payload = self.uplink.encode(p, snapshot)
         assert snapshot.cut is None, "it may be asked for long after, and a fragment is large"
@@ -87,7 +87,7 @@ def rounded(values: np.ndarray) -> Flat:
     return decode(encode(Wire.BF16, values.astype(np.float32)), values.size)
 
 
-def test_a_hand_in_says_what_it_is() -> None:
+def test_hand_in_carries_its_facts() -> None:
     flat: Any = numbers(1) + numbers(2)
     progress = Progress(steps=9, tokens=700, lease=Lease(4, 2))
     basis = Basis(numbers(1), numbers(1))
@@ -104,8 +104,8 @@ def test_a_hand_in_says_what_it_is() -> None:
     np.testing.assert_array_equal(payload, flat - numbers(1))
 
 
-def test_with_the_syncers_anchor_a_second_hand_in_counts_from_the_base_again() -> None:
-    """Its numbers do; its steps and tokens are those of its interval, as ever."""
+def test_with_current_anchor_each_hand_in_is_relative_to_the_base() -> None:
+    """The delta counts from the base; steps and tokens are those of the interval."""
     flat: Any = numbers(1) + numbers(2)
     progress = Progress(steps=9, tokens=700, lease=Lease(4, 2))
     uplink = Uplink(LIFE, OnHost(Wire.F32), LAYOUT, Anchor.CURRENT)
@@ -117,7 +117,7 @@ def test_with_the_syncers_anchor_a_second_hand_in_counts_from_the_base_again() -
     np.testing.assert_array_equal(payload, flat - numbers(1))
 
 
-def test_what_is_merged_leaves_its_rounding_error_to_the_next_message() -> None:
+def test_merged_message_leaves_its_rounding_error_to_the_next() -> None:
     sender = Sender()
     said, first = sender.send(numbers(1))
     np.testing.assert_array_equal(first, rounded(numbers(1)))
@@ -128,8 +128,8 @@ def test_what_is_merged_leaves_its_rounding_error_to_the_next_message() -> None:
     np.testing.assert_array_equal(second, rounded(numbers(2) + left))
 
 
-def test_what_is_refused_gives_back_what_it_took_along() -> None:
-    """It does not give back its own error, since its delta is discarded."""
+def test_refused_message_returns_the_residual_it_carried() -> None:
+    """A refused message does not return its own error, since its delta is discarded."""
     sender = Sender()
     first, arrived = sender.send(numbers(1))
     sender.uplink.settle(first, merged=True)
@@ -139,7 +139,7 @@ def test_what_is_refused_gives_back_what_it_took_along() -> None:
     np.testing.assert_array_equal(third, rounded(numbers(3) + (numbers(1) - arrived)))
 
 
-def test_an_error_is_not_sent_while_the_fate_of_its_message_is_open() -> None:
+def test_residual_is_not_sent_while_its_message_is_unresolved() -> None:
     sender = Sender()
     first, arrived = sender.send(numbers(1))
     _, second = sender.send(numbers(2))
@@ -149,8 +149,8 @@ def test_an_error_is_not_sent_while_the_fate_of_its_message_is_open() -> None:
     np.testing.assert_array_equal(third, rounded(numbers(3) + (numbers(1) - arrived)))
 
 
-def test_what_becomes_of_a_message_is_known_when_more_is_asked_for_at_the_latest() -> None:
-    """Merged, held, or neither: then it has died on its way, or with its shard."""
+def test_next_request_resolves_earlier_messages() -> None:
+    """A message is merged, held, or lost, on its way or with its shard."""
     sender = Sender()
     merged, arrived = sender.send(numbers(1))
     held, _ = sender.send(numbers(2))
@@ -162,13 +162,13 @@ def test_what_becomes_of_a_message_is_known_when_more_is_asked_for_at_the_latest
     left = numbers(1) - arrived
     np.testing.assert_array_equal(fourth, rounded(numbers(4) + left))
     sender.uplink.hear(F1, Known((0, 3)))
-    sender.uplink.hear(F0, Known((0, 1)))  # on its way for long
+    sender.uplink.hear(F0, Known((0, 1)))  # a delayed message
     sender.uplink.settle(held, merged=True)
     _, fifth = sender.send(numbers(5))
     np.testing.assert_array_equal(fifth, rounded(numbers(5) + (numbers(2) - rounded(numbers(2)))))
 
 
-def test_each_fragment_keeps_its_own_errors() -> None:
+def test_each_fragment_has_its_own_residual() -> None:
     sender = Sender()
     said, _ = sender.send(numbers(1))
     sender.uplink.settle(said, merged=True)
@@ -176,7 +176,7 @@ def test_each_fragment_keeps_its_own_errors() -> None:
     np.testing.assert_array_equal(other, rounded(numbers(2, F1)))
 
 
-def test_a_fate_that_is_told_twice_counts_once() -> None:
+def test_settling_twice_is_idempotent() -> None:
     sender = Sender()
     said, arrived = sender.send(numbers(1))
     sender.uplink.settle(said, merged=True)
@@ -188,9 +188,11 @@ def test_a_fate_that_is_told_twice_counts_once() -> None:
 
 
 @pytest.mark.parametrize("fate", [None, True, False])
-def test_two_who_ask_for_the_same_steps_get_the_same_bytes(fate: bool | None) -> None:
-    """A draining learner is asked for everything, also for what it was asked for already; the first
-    answer may be merged, or refused, before the second is written."""
+def test_repeated_requests_for_the_same_steps_get_the_same_bytes(fate: bool | None) -> None:
+    """A draining learner is asked for everything, including what it was asked for before.
+
+    The first answer may be merged or refused before the second is encoded.
+    """
     sender = Sender()
     first, arrived = sender.send(numbers(1))
     sender.uplink.settle(first, merged=True)
@@ -207,7 +209,7 @@ def test_two_who_ask_for_the_same_steps_get_the_same_bytes(fate: bool | None) ->
     np.testing.assert_array_equal(third, rounded(numbers(3) + left))
 
 
-def test_f32_rounds_nothing_and_carries_nothing() -> None:
+def test_f32_has_no_residual() -> None:
     sender = Sender(Wire.F32)
     for number, merged in enumerate([True, False, True]):
         said, arrived = sender.send(numbers(number))
@@ -217,10 +219,11 @@ def test_f32_rounds_nothing_and_carries_nothing() -> None:
 
 @settings(max_examples=50)
 @given(st.lists(st.sampled_from(["send", "merged", "refused"]), max_size=30), st.randoms())
-def test_no_error_is_lost_whatever_the_order_of_answers(does: list[str], chance: Any) -> None:
-    """What was merged, and what one last message would take along, is all that was trained for it.
+def test_no_rounding_error_is_lost_in_any_order_of_answers(does: list[str], chance: Any) -> None:
+    """The merged deltas and one last message together are all that was trained.
 
-    A message that is never answered keeps what it took: here each is answered in the end.
+    A message without an answer keeps the error that it carries; here every message is answered at
+    the end.
     """
     sender, open_ids = Sender(), dict[ContributionId, tuple[Flat, Flat]]()
     wanted = got = np.zeros(LAYOUT.sizes[F0])
@@ -249,9 +252,9 @@ def test_no_error_is_lost_whatever_the_order_of_answers(does: list[str], chance:
 
 @dataclass
 class Publisher:
-    """A shard that merges what one learner has trained, again and again, and publishes it.
+    """A shard that merges the training of one learner again and again, and publishes it.
 
-    `fetched`: what was asked for because a publication was missed, as it was answered.
+    `fetched`: the answers to requests for missed publications.
     """
 
     wire: Wire = Wire.BF16
@@ -308,7 +311,7 @@ def same(found: Public | None, wanted: Public) -> bool:
 
 
 @pytest.mark.parametrize("wire", Wire)
-def test_the_public_chain_is_the_shards_to_the_last_bit(wire: Wire) -> None:
+def test_public_chain_equals_the_shards_bit_for_bit(wire: Wire) -> None:
     publisher = Publisher(wire)
     downlink = publisher.downlink()
     for p in (F0, F1, F0, F0, F1, F0):
@@ -318,8 +321,8 @@ def test_the_public_chain_is_the_shards_to_the_last_bit(wire: Wire) -> None:
     assert not publisher.fetched, "nothing but differences has travelled"
 
 
-def test_the_chain_stays_near_the_master_although_each_difference_is_rounded() -> None:
-    """The rounding error of one publication is in the next one's difference."""
+def test_public_chain_stays_near_the_master_despite_rounding() -> None:
+    """The rounding error of one publication is part of the next difference."""
     coarse, exact = Publisher(Wire.BF16), Publisher(Wire.F32)
     for _ in range(20):
         coarse.publish()
@@ -330,15 +333,15 @@ def test_the_chain_stays_near_the_master_although_each_difference_is_rounded() -
 
 
 def wholes(publisher: Publisher) -> list[bool]:
-    """Of each time that something was missed: did it come whole?"""
+    """Return for each fetch whether the whole fragment came."""
     return [not isinstance(found, list) for found in publisher.fetched]
 
 
 @pytest.mark.parametrize("keep", [0, 4])
-def test_after_a_missed_publication_the_chain_goes_on(keep: int) -> None:
+def test_chain_continues_after_a_missed_publication(keep: int) -> None:
     publisher = Publisher(Wire.INT4, keep)
     downlink = publisher.downlink()
-    publisher.publish()  # ... of which it never hears
+    publisher.publish()  # missed
     assert same(downlink.follow(*publisher.publish()), publisher.public()[F0])
     assert wholes(publisher) == [keep == 0]
     assert same(downlink.follow(*publisher.publish()), publisher.public()[F0])
@@ -346,13 +349,13 @@ def test_after_a_missed_publication_the_chain_goes_on(keep: int) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 4])
-def test_a_publication_without_its_payload_is_fetched(keep: int) -> None:
-    """What was missed before it is fetched in the same request; the chain goes on from there."""
+def test_publication_without_payload_is_fetched(keep: int) -> None:
+    """One request also fetches what was missed before; the chain continues from there."""
     publisher = Publisher(Wire.INT4, keep)
     downlink = publisher.downlink()
     said, _ = publisher.publish()
     assert same(downlink.follow(said, None), publisher.public()[F0])
-    publisher.publish()  # ... of which it never hears
+    publisher.publish()  # missed
     said, _ = publisher.publish()
     assert same(downlink.follow(said, None), publisher.public()[F0])
     assert downlink.follow(said, None) is None
@@ -361,7 +364,7 @@ def test_a_publication_without_its_payload_is_fetched(keep: int) -> None:
     assert len(publisher.fetched) == 2
 
 
-def test_who_missed_more_than_is_kept_takes_the_whole() -> None:
+def test_fetches_the_whole_fragment_after_missing_too_many() -> None:
     publisher = Publisher(Wire.INT4, 4)
     for missed, whole in ((3, [False]), (4, [True]), (0, []), (1, [False])):
         downlink, before = publisher.downlink(), len(publisher.fetched)
@@ -371,7 +374,7 @@ def test_who_missed_more_than_is_kept_takes_the_whole() -> None:
         assert wholes(publisher)[before:] == whole
 
 
-def test_differences_are_kept_only_where_they_weigh_less_than_the_fragment() -> None:
+def test_keeps_only_differences_smaller_than_the_fragment() -> None:
     for wire, most in {Wire.F32: 0, Wire.BF16: 2, Wire.INT8: 4, Wire.INT4: 4}.items():
         publisher = Publisher(wire, 4)
         before = publisher.shard.bytes_held
@@ -380,7 +383,7 @@ def test_differences_are_kept_only_where_they_weigh_less_than_the_fragment() -> 
         assert publisher.shard.bytes_held - before == most * wire.bytes_of(LAYOUT.sizes[F0])
 
 
-def test_a_learner_of_an_older_generation_takes_the_whole() -> None:
+def test_learner_of_an_older_generation_fetches_the_whole_fragment() -> None:
     publisher = Publisher(Wire.INT4, 4)
     downlink = publisher.downlink()
     publisher.publish()
@@ -399,10 +402,10 @@ def test_a_learner_of_an_older_generation_takes_the_whole() -> None:
     heard=st.lists(st.lists(st.booleans(), min_size=2, max_size=2), max_size=14),
     late=st.integers(0, 3),
 )
-def test_whoever_misses_whatever_has_the_same_bits(
+def test_learners_that_miss_offers_end_with_the_same_bits(
     wire: Wire, keep: int, heard: list[list[bool]], late: int
 ) -> None:
-    """Two learners, each missing some offers and hearing some too late, or twice."""
+    """Two learners miss some offers, and receive some late or twice."""
     publisher = Publisher(wire, keep)
     downlinks = [publisher.downlink() for _ in range(2)]
     offers: list[tuple[Publication, Sent]] = []
@@ -419,8 +422,8 @@ def test_whoever_misses_whatever_has_the_same_bits(
         assert same(downlink.follow(*last), publisher.public()[F0])
 
 
-def test_int4_differences_are_far_less_than_the_fragment() -> None:
-    """Every second publication is missed: half a byte a parameter is fetched, and not four."""
+def test_int4_differences_are_much_smaller_than_the_fragment() -> None:
+    """Every second publication is missed; a fetch costs half a byte a parameter instead of four."""
     fetched: list[int] = []
     for keep in (4, 0):
         publisher = Publisher(Wire.INT4, keep)
@@ -436,7 +439,7 @@ def test_old_publications_are_ignored() -> None:
     publisher = Publisher()
     downlink = publisher.downlink()
     first, second = publisher.publish(), publisher.publish()
-    newest = downlink.follow(*second)  # the first one was overtaken
+    newest = downlink.follow(*second)  # it overtook the first one
     assert same(newest, publisher.public()[F0])
     assert downlink.follow(*first) is None
     assert downlink.follow(*second) is None
@@ -444,7 +447,7 @@ def test_old_publications_are_ignored() -> None:
     assert len(publisher.fetched) == 1
 
 
-def test_a_fetch_may_bring_more_than_was_published() -> None:
+def test_fetch_may_return_a_newer_version() -> None:
     publisher = Publisher()
     downlink = publisher.downlink()
     _, second, third = publisher.publish(), publisher.publish(), publisher.publish()
@@ -455,7 +458,7 @@ def test_a_fetch_may_bring_more_than_was_published() -> None:
     assert same(downlink.follow(*publisher.publish()), publisher.public()[F0])
 
 
-def test_a_fetch_that_fails_is_made_up_for_by_the_next_one() -> None:
+def test_next_fetch_recovers_from_a_failed_one() -> None:
     publisher, lost = Publisher(Wire.INT4, 4), list[Fragment]()
 
     def missed(p: Fragment, older: Version, newer: Version) -> Missed:
@@ -472,8 +475,8 @@ def test_a_fetch_that_fails_is_made_up_for_by_the_next_one() -> None:
     assert wholes(publisher) == [False]
 
 
-def test_a_public_fragment_is_never_written_to_again() -> None:
-    """Learners hold it as their base while newer ones come."""
+def test_public_fragment_is_never_overwritten() -> None:
+    """Learners keep it as their base while newer versions arrive."""
     publisher = Publisher()
     downlink = publisher.downlink()
     held: Sequence[Public | None] = [downlink.follow(*publisher.publish()) for _ in range(3)]

@@ -1,5 +1,7 @@
-"""Leaves to the flat form and back on eight devices: to the last bit what numpy makes of them, and
-within a share of a fragment and a window of it."""
+"""Leaves go to the flat form and back on eight devices, with the same bits as in numpy.
+
+A device needs at most two shares of a fragment and one window of it.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,11 @@ from tests.islands.test_mesh import DEVICES, TASK, said_by_eight
 MESHES = [(8, 1, 1), (1, 8, 1), (2, 4, 1), (1, 2, 4), (2, 2, 2)]
 TREES = 20
 LARGE = language_model("large", ModelSpec(256, 2560, 8, 20, 64), data_spec())
-"""Its fragments, of a quarter, are of 0.6 GB: nobody makes one here."""
+"""A large task, whose quarter fragments have 0.6 GB; the tests allocate none of them."""
 
 
 class Tree(NamedTuple):
-    """Leaves, how they are cut, and where they lie."""
+    """Leaves, their layout, and their sharding."""
 
     layout: Layout
     arrays: list[NDArray[np.float32]]
@@ -42,8 +44,10 @@ class Tree(NamedTuple):
 
 
 def drawn(draw: random.Random, sizes: dict[str, int]) -> Tree:
-    """A few leaves of any shape, split along any of their axes that divide; numbers of any bits,
-    -0.0 and what is no number among them."""
+    """Return a few leaves of random shapes, split along random axes that divide.
+
+    Their bits are random too, so -0.0 and NaN occur.
+    """
     leaves, arrays, specs = list[Leaf](), list[NDArray[np.float32]](), list[PartitionSpec]()
     for number in range(draw.randint(1, 4)):
         shape = tuple(draw.choice([1, 2, 3, 8, 16, 24]) for _ in range(draw.randint(0, 4)))
@@ -65,7 +69,7 @@ def drawn(draw: random.Random, sizes: dict[str, int]) -> Tree:
 
 
 def wrong_in(tree: Tree, devices: Devices, room: int) -> list[str]:
-    """What is not as numpy has it."""
+    """Return the differences from numpy's result."""
     wrong = list[str]()
     for p, pieces in enumerate(tree.layout.fragments):
         touched = sorted({piece.leaf for piece in pieces})
@@ -117,7 +121,7 @@ def apart(
 
 
 def searched(seed: int) -> list[str]:
-    """In a process of eight devices: what is wrong with trees of this seed."""
+    """Return the errors found in trees of this seed; runs in a process of eight devices."""
     draw, wrong = random.Random(seed), list[str]()
     for turn in range(TREES):
         devices = Devices(TASK, MeshShape(*MESHES[turn % len(MESHES)]))
@@ -131,9 +135,11 @@ def searched(seed: int) -> list[str]:
 
 
 def room_needed() -> dict[str, list[float]]:
-    """In a process of eight devices: what a device holds beside its share of the leaves while a
-    fragment is taken, and put by each rule, and a leaf given and accepted; in shares of its flat
-    form."""
+    """Return the memory that a device needs beside its share of the leaves.
+
+    The values are in shares of the flat form: for a fragment taken and put by each rule, and for a
+    leaf given and accepted. It runs in a process of eight devices.
+    """
     layout, needed = layout_of(LARGE, 4), dict[str, list[float]]()
     for sizes in MESHES[1:]:
         devices = Devices(LARGE, MeshShape(*sizes))
@@ -160,14 +166,14 @@ def room_needed() -> dict[str, list[float]]:
 
 
 def held(compiled: Any) -> float:
-    """Bytes on a device beside what is given to it and not used up."""
+    """Return the bytes of temporaries, and of outputs that do not reuse an argument."""
     found = compiled.memory_analysis()
     return found.temp_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_any_leaves_on_any_mesh_are_taken_and_put_to_the_last_bit() -> None:
+def test_take_and_put_are_exact_for_any_leaves_on_any_mesh() -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print("seed", seed)
     assert said_by_eight("test_flat_form", f"searched({seed})") == []
@@ -175,7 +181,7 @@ def test_any_leaves_on_any_mesh_are_taken_and_put_to_the_last_bit() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_device_holds_two_shares_of_a_fragment_and_a_window_of_it_at_most() -> None:
+def test_device_needs_at_most_two_shares_of_a_fragment_and_a_window() -> None:
     found = said_by_eight("test_flat_form", "room_needed()")
     assert len(found) == len(MESHES) - 1
     for sizes, held in found.items():

@@ -1,4 +1,4 @@
-"""A host that is not the first: the copies and parts that it gives, and when it has none."""
+"""A host that is not the first: the copies and parts that it gives, and when it gives none."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Shards(World):
 
 @pytest.fixture
 def follower() -> Follower:
-    """A host that lives `LIFE`."""
+    """Return a host in life `LIFE`."""
     made = Follower(
         LAYOUT,
         INNER,
@@ -66,7 +66,7 @@ def copies(donation: int, leaves: range) -> list[CopyOut]:
     return [CopyOut(donation, leaf) for leaf in leaves]
 
 
-def test_a_question_to_the_life_before_takes_no_copies_of_this_one(follower: Follower) -> None:
+def test_request_to_the_former_life_takes_no_copies_of_this_one(follower: Follower) -> None:
     follower.run(copies(1, range(1)))
     assert follower.moments(BEFORE, 1) is None
     follower.run(copies(1, range(1, LEAVES)))
@@ -75,9 +75,7 @@ def test_a_question_to_the_life_before_takes_no_copies_of_this_one(follower: Fol
     assert len(found) == LEAVES
 
 
-def test_a_question_that_the_first_host_has_given_up_takes_no_copies_of_the_next_one(
-    follower: Follower,
-) -> None:
+def test_abandoned_request_takes_no_copies_of_the_next_one(follower: Follower) -> None:
     with ThreadPoolExecutor(1) as pool:
         given_up = pool.submit(follower.moments, LIFE, 1)
         follower.run(copies(1, range(1)))
@@ -88,9 +86,7 @@ def test_a_question_that_the_first_host_has_given_up_takes_no_copies_of_the_next
     assert len(found) == LEAVES
 
 
-def test_a_part_of_a_life_that_is_over_is_none_also_if_the_next_one_has_begun(
-    follower: Follower,
-) -> None:
+def test_gives_no_part_of_a_life_that_is_over(follower: Follower) -> None:
     said, known = ContributionId(LIFE, F0, 0, 4), Known((0, 1))
     follower.run(begins(NEXT))
     assert follower.part(said, known) is None

@@ -1,4 +1,4 @@
-"""An island of several processes, each with devices of its own: what its hosts have and hand in."""
+"""An island of several processes with devices of their own: what its hosts hold and hand in."""
 
 from __future__ import annotations
 
@@ -46,12 +46,15 @@ FACTS = HandIn(
     Progress(2, 1, Lease(0)),
 )
 CASES = [(2, 2, (2, 2, 1)), pytest.param(4, 1, (1, -1, 1), marks=pytest.mark.long)]
-"""Hosts, devices of each, and the mesh."""
+"""Hosts, devices per host, and the mesh."""
 
 
 def host(address: str, hosts: int, number: int, sizes: tuple[int, int, int], folder: str) -> None:
-    """One of them: rounds in lock-step with public fragments of which it has its own range, then
-    two hand-ins of given parameters; all that it has goes into a file."""
+    """Run one of the hosts, and write everything that it holds to a file.
+
+    It runs rounds in lock-step, with public fragments of which it holds its own range, then two
+    hand-ins of given parameters.
+    """
     if hosts > 1:
         import jax
 
@@ -75,7 +78,7 @@ def host(address: str, hosts: int, number: int, sizes: tuple[int, int, int], fol
                 params = port.put(state.params, p, inner.place_flat(public[p], size), flat)
                 state = replace(state, params=params)
     found: dict[str, np.ndarray] = {f"public{p}": flat for p, flat in enumerate(public)}
-    for p, size in SIZES:  # a hand-in that was late stays in place beside what the others made
+    for p, size in SIZES:  # a late hand-in stays in place beside the merged fragment
         placed = inner.place_flat(public[p], size)
         moved = port.moved(
             placed, port.take(state.params, p), inner.place_flat(0 * public[p], size)
@@ -101,7 +104,7 @@ def host(address: str, hosts: int, number: int, sizes: tuple[int, int, int], fol
 
 
 def filled(kit: Kit, own: list[slice], seed: int) -> Any:
-    """The task's initial parameters, of which this host has read its own ranges."""
+    """Return the task's initial parameters, of which this host has read only its own ranges."""
     leaves, params = [np.asarray(leaf) for leaf in leaves_of(seed)], kit.inner.devices.zeros
     for p, size in SIZES:
         flat = kit.inner.place_flat(take(LAYOUT, p, leaves)[own[p]], size)
@@ -110,15 +113,18 @@ def filled(kit: Kit, own: list[slice], seed: int) -> Any:
 
 
 def share_moments(kit: Kit, own: list[slice], found: dict[str, np.ndarray]) -> None:
-    """First moments, as this host hands them in; once more, a step after it has adopted half of
-    them; and those of one who joins with them."""
+    """Record the first moments as this host hands them in.
+
+    Record them again a step after the host has adopted half of them, and record those of a learner
+    that joins with them.
+    """
     devices = kit.inner.devices
     moments = MomentsPort(TASK, LAYOUT, optimizer_spec(kind="muon"), devices)
     muon = Inner(TASK, optimizer_spec(kind="muon"), devices)
     moments.compile(muon.started(devices.zeros, None).opt_state)
     zeroth, first, second, third = batches(4)
     state = muon.started(filled(kit, own, 2), None)
-    for clock, batch in enumerate((zeroth, first)):  # the head is zero in the first one
+    for clock, batch in enumerate((zeroth, first)):  # the head is zero at the first step
         state, _ = muon.step(state, batch, clock)
     taken = {p: moments.take(state.opt_state, p) for p, _ in SIZES}
     state, _ = muon.step(state, second, 2)
@@ -142,8 +148,10 @@ def share_moments(kit: Kit, own: list[slice], found: dict[str, np.ndarray]) -> N
 def give_moments(
     kit: Kit, hosts: int, number: int, state: InnerState, found: dict[str, np.ndarray]
 ) -> None:
-    """This host's shares of all moments, and of those that a learner of another split was given;
-    those of a learner that begins with what `given_moments` says."""
+    """Record this host's shares of all moments, and those given to a learner of another split.
+
+    Record also the moments of a learner that begins with those of `given_moments`.
+    """
     inner = kit.inner
     for n, (share, mine) in enumerate(zip(inner.shares, inner.moments(state), strict=True)):
         found[f"share{n}"], found[f"whole{n}"] = mine, np.array(share.size)
@@ -154,8 +162,7 @@ def give_moments(
 
 
 def given_moments(inner: Inner, ranges: Any, number: int) -> list[np.ndarray]:
-    """Of each leaf some numbers that are the same whoever draws them, as far as they are this
-    host's."""
+    """Return this host's range of random numbers that are the same on every host, for each leaf."""
     found: list[np.ndarray] = []
     for n, share in enumerate(inner.shares):
         if share.everywhere:
@@ -175,7 +182,7 @@ def leaves_of(seed: int) -> list[Any]:
 def played(
     hosts: int, devices: int, sizes: tuple[int, int, int], folder: Path
 ) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
-    """What each host has said and written."""
+    """Return the measures and arrays of each host."""
     environment = {
         "XLA_FLAGS": f"{devices_of_cpus(devices)} {ONE_THREAD}",
         "JAX_PLATFORMS": "cpu",
@@ -194,7 +201,7 @@ def played(
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
-    """What one host on one device has and hands in."""
+    """Return what one host on one device holds and hands in."""
     ((_, found),) = played(1, 1, (1, 1, 1), tmp_path_factory.mktemp("alone"))
     return found
 
@@ -209,8 +216,10 @@ def test_hosts_are_together_what_one_is(
     tmp_path: Path,
     alone: dict[str, np.ndarray],
 ) -> None:
-    """Fragments after twenty rounds, within rounding; hand-ins of the same parameters, to the last
-    bit; and no host has had more of a fragment than its share and one block."""
+    """Fragments after twenty rounds are equal within rounding, and hand-ins to the last bit.
+
+    No host holds more of a fragment than its share and one block for each device.
+    """
     found = played(hosts, devices, sizes, tmp_path)
     assert any(alone[f"joined{p}"].any() for p, _ in SIZES)
     assert all(said["losses"] == found[0][0]["losses"] for said, _ in found)
@@ -251,7 +260,7 @@ def test_hosts_are_together_what_one_is(
                 np.testing.assert_allclose(moments, mine, rtol=0, atol=0.02 * np.abs(mine).max())
 
 
-def test_a_publication_is_cut_as_the_hosts_need_it() -> None:
+def test_publication_is_cut_at_host_boundaries() -> None:
     values = np.random.default_rng(0).standard_normal(1000, np.float32)
     for wire in Wire:
         payload = encode(wire, values)

@@ -1,4 +1,4 @@
-"""The inner step: equal to plain optax, paced by the clock, alike on one device and on two."""
+"""The inner step equals plain optax, follows the clock, and agrees on one and two devices."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def task() -> Task:
 
 @pytest.fixture(scope="module")
 def inner(task: Task) -> Inner:
-    """Compiled once; it keeps no state."""
+    """Return an inner step that is compiled once and keeps no state."""
     return Inner(task, SPEC)
 
 
 def batches(number: int) -> list[np.ndarray]:
-    """Texts that have something to learn: each token is the one before plus the row's stride."""
+    """Return learnable texts: each token is the one before plus the row's stride."""
     rng = np.random.default_rng(0)
     first, stride = rng.integers(0, 30, (2, number, BATCH, 1))
     return list(((first + stride * np.arange(TIME + 1)) % 30).astype(np.int32))
@@ -66,7 +66,7 @@ def run(inner: Inner, state: InnerState, first: int, last: int) -> tuple[InnerSt
 # --- the schedule ---------------------------------------------------------------------------------
 
 
-def test_the_rate_warms_up_falls_by_a_cosine_and_stays_on_its_floor() -> None:
+def test_rate_warms_up_decays_by_cosine_and_stays_on_its_floor() -> None:
     spec = optimizer_spec(
         learning_rate=1e-2, warmup_steps=10, floor_fraction=0.2, horizon_steps=110
     )
@@ -81,7 +81,7 @@ def test_the_rate_warms_up_falls_by_a_cosine_and_stays_on_its_floor() -> None:
 
 
 @pytest.mark.parametrize("spec", [optimizer_spec(warmup_steps=0), optimizer_spec(horizon_steps=1)])
-def test_the_rate_of_odd_schedules_is_positive_and_finite(spec: OptimizerSpec) -> None:
+def test_rate_of_unusual_schedules_is_positive_and_finite(spec: OptimizerSpec) -> None:
     rates = np.asarray([float(spec.rate(clock)) for clock in range(0, 1000, 50)])
     assert np.all((rates > 0) & (rates <= spec.learning_rate * 1.000001))
 
@@ -90,8 +90,8 @@ def test_the_rate_of_odd_schedules_is_positive_and_finite(spec: OptimizerSpec) -
 
 
 @pytest.mark.parametrize("clip_norm", [0.0, 0.5])
-def test_is_plain_adamw_bit_for_bit(task: Task, clip_norm: float) -> None:
-    """Twenty steps, past warm-up and horizon."""
+def test_step_equals_plain_adamw_bit_for_bit(task: Task, clip_norm: float) -> None:
+    """Twenty steps go past warm-up and horizon."""
     spec = replace(SPEC, clip_norm=clip_norm, weight_decay=0.1)
     adamw = optax.adamw(spec.rate, spec.b1, spec.b2, spec.eps, weight_decay=spec.weight_decay)
     if clip_norm:
@@ -121,9 +121,11 @@ def gradients(task: Task, seed: int, size: float = 1.0) -> Params:
     )
 
 
-def test_muon_is_optax_muon_on_the_hidden_matrices_and_adamw_elsewhere(task: Task) -> None:
-    """From given gradients: it would make much of the rounding of those that are hardly any.
-    (What optax.contrib.muon does to other leaves is AdamW with Nesterov's momentum.)"""
+def test_muon_equals_optax_on_hidden_matrices_and_adamw_elsewhere(task: Task) -> None:
+    """The gradients are given, because Muon would amplify the rounding of tiny gradients.
+
+    `optax.contrib.muon` treats other leaves by AdamW with Nesterov momentum.
+    """
     spec = replace(SPEC, kind="muon", weight_decay=0.1)
 
     def matrices(params: Params) -> Params:
@@ -161,7 +163,7 @@ def test_muon_is_optax_muon_on_the_hidden_matrices_and_adamw_elsewhere(task: Tas
 
 
 @pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
-def test_a_step_of_muon_is_as_long_whatever_the_gradient(task: Task, size: float) -> None:
+def test_muon_step_length_does_not_depend_on_gradient_size(task: Task, size: float) -> None:
     step = direction(replace(SPEC, kind="muon"), task)
     params = jax.tree.map(jax.numpy.asarray, task.init(0))
     updates: Params = step.update(gradients(task, 0, size), step.init(params), params)[0]
@@ -169,7 +171,7 @@ def test_a_step_of_muon_is_as_long_whatever_the_gradient(task: Task, size: float
     assert np.sqrt(np.mean(np.square(gate))) == pytest.approx(MUON_RMS, rel=0.2)
 
 
-def test_muon_takes_the_hidden_matrices_and_nothing_that_meets_the_vocabulary(task: Task) -> None:
+def test_muon_applies_only_to_hidden_matrices(task: Task) -> None:
     named = [(leaf_path(path), leaf) for path, leaf in jax.tree.leaves_with_path(task.init(0))]
     taken = {path for path, leaf in named if is_matrix(task, path, leaf)}
     assert taken == {
@@ -182,8 +184,8 @@ def test_muon_takes_the_hidden_matrices_and_nothing_that_meets_the_vocabulary(ta
     assert not is_matrix(flat, "head", np.zeros((16, task.vocabulary)))
 
 
-def test_fresh_moments_go_on_at_the_rate_of_the_clock(task: Task, inner: Inner) -> None:
-    """A returning learner's count is 0, its clock is not."""
+def test_fresh_moments_use_the_rate_of_the_clock(task: Task, inner: Inner) -> None:
+    """A returning learner's optimizer count is 0, but its clock is not."""
     batch = batches(1)[0]
     params = run(inner, inner.start(task.init(0)), 0, 3)[0].params
     before = [np.array(leaf) for leaf in jax.tree.leaves(params)]
@@ -200,7 +202,7 @@ def test_fresh_moments_go_on_at_the_rate_of_the_clock(task: Task, inner: Inner) 
     assert np.max(np.abs(early)) == pytest.approx(SPEC.learning_rate, rel=1e-3), "Adam's first step"
 
 
-def test_a_donors_moments_continue_its_run(task: Task, inner: Inner) -> None:
+def test_donated_moments_continue_the_donors_run(task: Task, inner: Inner) -> None:
     state, _ = run(inner, inner.start(task.init(0)), 0, 6)
     donated = jax.tree.map(np.array, state)
     straight, _ = run(inner, state, 6, 10)
@@ -208,7 +210,7 @@ def test_a_donors_moments_continue_its_run(task: Task, inner: Inner) -> None:
     assert identical(straight, continued)
 
 
-def test_leaves_beside_muons_may_have_a_share_of_the_rate_of_their_own(task: Task) -> None:
+def test_adamw_share_scales_the_rate_of_leaves_beside_muon(task: Task) -> None:
     params = task.init(0)
     grads = jax.grad(task.loss)(params, batches(1)[0])
 
@@ -235,7 +237,7 @@ def test_learns_and_stays_finite(task: Task, inner: Inner) -> None:
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state))
 
 
-def test_takes_copies_and_leaves_what_it_was_given_alone(task: Task, inner: Inner) -> None:
+def test_start_copies_the_given_parameters(task: Task, inner: Inner) -> None:
     given, untouched = task.init(0), task.init(0)
     state = inner.start(given)
     kept = jax.tree.map(np.array, state.params)
@@ -244,9 +246,7 @@ def test_takes_copies_and_leaves_what_it_was_given_alone(task: Task, inner: Inne
     assert identical(kept, untouched)
 
 
-def test_compiles_ahead_of_time_and_then_no_more(
-    task: Task, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_compiles_only_ahead_of_time(task: Task, caplog: pytest.LogCaptureFixture) -> None:
     inner, (batch, *_) = Inner(task, SPEC), batches(1)
     state = inner.start(task.init(0))
     with jax.log_compiles():

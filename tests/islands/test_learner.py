@@ -1,4 +1,4 @@
-"""One learner against a scripted coordinator: what it hands in and adopts, and how lives end."""
+"""One learner against a scripted coordinator: hand-ins, adoptions, and the ends of lives."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ from tests.given import optimizer_spec
 T = TypeVar("T")
 
 WAIT_S = 20.0
-"""For something that takes milliseconds."""
+"""A limit for what takes milliseconds."""
 ISLAND = Island("a")
 EVERY, FRAGMENTS = 4, 2
 F0, F1 = Fragment(0), Fragment(1)
@@ -68,11 +68,11 @@ LEASE_BATCHES = 1000
 BLEND = 0.25
 SPEC = optimizer_spec(learning_rate=0.1, warmup_steps=1, horizon_steps=1000)
 
-# --- the task: small, and each step of it counts another number of tokens -------------------------
+# --- the task: small, and each step counts another number of tokens ----------------------------
 
 
 class Numbers:
-    """The n-th batch holds the number n, in all leases together."""
+    """A stream whose n-th batch holds the number n, over all leases."""
 
     batch_size = 1
 
@@ -110,7 +110,7 @@ def tokens(batch: Batch) -> int:
 
 
 def trained(steps: range) -> int:
-    """Tokens of these steps of a life."""
+    """Return the tokens of these steps of a life."""
     return sum(tokens(batch(step)) for step in steps)
 
 
@@ -159,14 +159,14 @@ def params_of(flats: Sequence[np.ndarray]) -> Params:
 
 
 def steps_of(inner: Inner, state: InnerState, clocks: range, first_batch: int = 0) -> InnerState:
-    """What a learner does in these steps if nobody speaks to it."""
+    """Return the state after these steps of a learner that receives no messages."""
     for number, clock in enumerate(clocks, first_batch):
         state, _ = inner.step(state, batch(number), clock)
     return state
 
 
 class Held(Numbers):
-    """Holds the training thread before its first step; then the step may break."""
+    """A stream that holds the training thread before its first step, and can then raise."""
 
     def __init__(self, breaks: Exception | None = None) -> None:
         super().__init__()
@@ -192,13 +192,13 @@ class Held(Numbers):
 
 
 class Script(Link):
-    """Says what the test has it say; keeps what it hears. Data is granted by `step` alone."""
+    """A coordinator that answers as scripted and records messages; only `step` grants data."""
 
     def __init__(self) -> None:
         self.public: list[Public] = [(Version(0, 0), flat) for flat in flats_of(init(0))]
         self.offset = 0
         self.refusal: str | None = None
-        self.waits_s: list[float] = []  # to be told to wait so long, one after another
+        self.waits_s: list[float] = []  # seconds to wait, for one refusal after another
         self.refused = 0
         self.answer: Callable[[Report], Answer | Void] | None = None
         self.donations: dict[Island, list[np.ndarray] | ArchipelagoError | None] = {}
@@ -213,12 +213,12 @@ class Script(Link):
         self._data: queue.Queue[Lease | None] = queue.Queue()
         self._number = 0
 
-    # what the test does
+    # for the test
 
     def step(self, steps: int) -> None:
-        """Let the learner train this far, and wait until it has nothing left to read.
+        """Let the learner train this far, and wait until it has no data left.
 
-        Then all that it had to say before is said.
+        By then it has sent everything that it had to send before.
         """
         self.allow(steps)
         self.all_read()
@@ -237,7 +237,7 @@ class Script(Link):
     def life(self) -> Life:
         return self.joins[-1]
 
-    # what the learner does
+    # for the learner
 
     def join(self, event: Join) -> Granted | Refused:
         if self.refusal is not None:
@@ -293,14 +293,14 @@ class Script(Link):
 
 
 def life_of(alive: Alive) -> LearnerState:
-    """What the learner owes and says in the life that it lives."""
+    """Return the state of the present life."""
     now = alive.learner.now
     assert now is not None
     return now
 
 
 class Alive:
-    """A learner on its thread, and the coordinator it believes in."""
+    """A learner on its thread, and its coordinator."""
 
     def __init__(self, learner: Learner, script: Script) -> None:
         self.learner, self.script = learner, script
@@ -308,7 +308,7 @@ class Alive:
         self._training = self._callers.submit(learner.run)
 
     def call(self, does: Callable[..., T], *arguments: object) -> Future[T]:
-        """On another thread, as calls from other processes come."""
+        """Call on another thread, as other processes do."""
         return self._callers.submit(does, *arguments)
 
     def hand_in(self, p: Fragment) -> tuple[HandIn, Sent]:
@@ -320,7 +320,7 @@ class Alive:
         return self.call(self.learner.hand_in, life or self.script.life, p, Known((0, 0)))
 
     def pending(self, p: Fragment) -> Future[tuple[HandIn, Sent] | None]:
-        """Ask for what is not there yet, and return when the learner knows of it."""
+        """Ask for a hand-in that is not there yet; return when the learner knows of the request."""
         answer = self.asked(p)
         until(lambda: p in life_of(self).asks)
         return answer
@@ -346,7 +346,7 @@ class Alive:
         until(there)
 
     def ends(self) -> None:
-        """Wait for the training thread; raises what it raised."""
+        """Wait for the training thread, and raise what it raised."""
         self.script.nothing_more()
         self._training.result(WAIT_S)
 
@@ -364,14 +364,14 @@ def until(happened: Callable[[], bool]) -> None:
 
 
 Begin = Callable[..., Alive]
-"""Starts a learner; keyword arguments as in the fixture."""
+"""A function that starts a learner; its keyword arguments are those of the fixture's function."""
 
 
 @pytest.fixture
 def begin(
     inner: Inner, ports: dict[AdoptRule, FragmentPort], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Begin]:
-    """A function that starts a learner; it stands at step 0 and has no data yet."""
+    """Yield a function that starts a learner, which stands at step 0 without data."""
     monkeypatch.setattr(talker, "HEARTBEAT_S", 0.05)
     started: list[Alive] = []
 
@@ -423,7 +423,7 @@ def span(handed: tuple[HandIn, Sent]) -> tuple[int, int]:
 # --- training and handing in ----------------------------------------------------------------------
 
 
-def test_it_reports_how_far_it_has_come(begin: Begin) -> None:
+def test_reports_its_progress(begin: Begin) -> None:
     alive = begin()
     alive.script.step(3)
     alive.script.step(4)
@@ -438,10 +438,10 @@ def test_it_reports_how_far_it_has_come(begin: Begin) -> None:
     assert vitals.data_s > 0, "it has waited for leases"
 
 
-def test_of_steps_at_which_nothing_is_due_it_speaks_later(
+def test_delays_reports_of_steps_at_which_nothing_is_due(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first one is said at once, and what it says when it asks for data."""
+    """The learner sends the first step at once, and reports also when it asks for data."""
     alive = begin()
     monkeypatch.setattr(talker, "HEARTBEAT_S", WAIT_S)
     before = len(alive.script.reports)
@@ -452,7 +452,7 @@ def test_of_steps_at_which_nothing_is_due_it_speaks_later(
     assert told[-1][0].progress.steps == LEASE_BATCHES
 
 
-def test_all_of_its_time_is_accounted_for(begin: Begin) -> None:
+def test_vitals_account_for_all_time(begin: Begin) -> None:
     began_s = time.perf_counter()
     alive = begin()
     alive.script.step(5)
@@ -468,7 +468,7 @@ def test_all_of_its_time_is_accounted_for(begin: Begin) -> None:
 
 @jax.jit
 def after_long(leaf: jax.Array) -> jax.Array:
-    """The same, after work that a CPU is given too without anybody waiting."""
+    """Return the same value after asynchronous work, which a CPU backend dispatches as well."""
     matrix = jnp.full((500, 500), leaf.reshape(-1)[0])
     for _ in range(12):
         matrix = jnp.tanh(matrix @ matrix)
@@ -476,14 +476,14 @@ def after_long(leaf: jax.Array) -> jax.Array:
 
 
 @pytest.mark.parametrize("served", ["hand-in", "adoption"])
-def test_what_devices_do_for_the_syncer_is_not_computing(
+def test_device_work_for_the_syncer_does_not_count_as_computing(
     begin: Begin, inner: Inner, monkeypatch: pytest.MonkeyPatch, served: str
 ) -> None:
-    """It is dispatched before a step, and done when that begins: a step's time is its own."""
+    """The work is dispatched before a step and must be done when the step begins."""
     alive = begin()
     alive.script.step(3)
     learner, made, done = alive.learner, list[Any](), list[bool]()
-    jax.block_until_ready(jax.tree.map(after_long, learner._trainer._replica.state))  # compiled
+    jax.block_until_ready(jax.tree.map(after_long, learner._trainer._replica.state))  # compile
 
     def slowly(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
@@ -495,7 +495,7 @@ def test_what_devices_do_for_the_syncer_is_not_computing(
 
     def step(*arguments: Any) -> Any:
         done.extend(array.is_ready() for array in made)
-        made.clear()  # a step uses up what it is given
+        made.clear()  # a step donates its arguments
         return real_step(*arguments)
 
     real_step = inner.step
@@ -513,8 +513,8 @@ def test_what_devices_do_for_the_syncer_is_not_computing(
     assert all(done)
 
 
-def test_it_steps_at_the_clock_that_it_was_given(begin: Begin, inner: Inner) -> None:
-    """The learning rate follows it."""
+def test_steps_at_the_granted_clock(begin: Begin, inner: Inner) -> None:
+    """The learning rate follows the clock."""
     script = Script()
     script.offset = 500
     alive = begin(script=script)
@@ -527,7 +527,7 @@ def test_it_steps_at_the_clock_that_it_was_given(begin: Begin, inner: Inner) -> 
         np.testing.assert_array_equal(delta, after - before)
 
 
-def test_a_hand_in_is_what_was_trained_since_the_last_one(begin: Begin, inner: Inner) -> None:
+def test_hand_in_is_the_training_since_the_last_one(begin: Begin, inner: Inner) -> None:
     alive = begin()
     alive.script.step(3)
     first, delta = alive.hand_in(F0)
@@ -545,9 +545,7 @@ def test_a_hand_in_is_what_was_trained_since_the_last_one(begin: Begin, inner: I
     np.testing.assert_array_equal(whole, after[F1] - flats_of(init(0))[F1])
 
 
-def test_what_is_asked_for_before_there_is_anything_comes_at_the_next_boundary(
-    begin: Begin,
-) -> None:
+def test_early_request_is_answered_at_the_next_boundary(begin: Begin) -> None:
     alive = begin()
     at_the_start = alive.pending(F0)
     alive.script.step(1)
@@ -561,7 +559,7 @@ def test_what_is_asked_for_before_there_is_anything_comes_at_the_next_boundary(
     assert span(handed) == (1, 2)
 
 
-def test_two_who_ask_at_once_get_the_same(begin: Begin) -> None:
+def test_concurrent_requests_get_the_same_hand_in(begin: Begin) -> None:
     alive = begin()
     both = [alive.pending(F0), alive.pending(F0)]
     alive.script.step(1)
@@ -572,11 +570,11 @@ def test_two_who_ask_at_once_get_the_same(begin: Begin) -> None:
     np.testing.assert_array_equal(first[1], second[1])
 
 
-def test_what_has_become_of_a_hand_in_is_heard_when_the_next_is_asked_for(
-    begin: Begin, inner: Inner
-) -> None:
-    """Merged: what its wire did not take comes with the next one, although nothing was published
-    that it heard of."""
+def test_next_request_reports_the_fate_of_earlier_hand_ins(begin: Begin, inner: Inner) -> None:
+    """The earlier hand-ins were merged, so their rounding errors come with the next one.
+
+    The learner has received no publication.
+    """
     alive = begin(wire=Wire.INT4)
     handed: list[tuple[HandIn, Sent]] = []
     for merged in (False, False, True):
@@ -602,10 +600,10 @@ def test_what_has_become_of_a_hand_in_is_heard_when_the_next_is_asked_for(
 # --- adopting -------------------------------------------------------------------------------------
 
 anywhere = pytest.mark.parametrize("encode", ["host", "device"])
-"""Wherever it keeps its anchors."""
+"""Runs with the anchors on the host and on the device."""
 
 
-def test_overwriting_discards_what_was_not_handed_in_and_says_so(begin: Begin) -> None:
+def test_overwriting_discards_and_reports_steps_not_handed_in(begin: Begin) -> None:
     alive = begin()
     alive.script.step(3)
     said, delta = alive.hand_in(F0)
@@ -624,7 +622,7 @@ def test_overwriting_discards_what_was_not_handed_in_and_says_so(begin: Begin) -
 
 
 @anywhere
-def test_overwriting_goes_on_from_the_public_fragment(
+def test_overwriting_continues_from_the_public_fragment(
     begin: Begin, inner: Inner, encode: Where
 ) -> None:
     alive = begin(encode=encode)
@@ -644,9 +642,7 @@ def test_overwriting_goes_on_from_the_public_fragment(
 
 
 @anywhere
-def test_carrying_keeps_what_was_trained_since_the_hand_in(
-    begin: Begin, inner: Inner, encode: Where
-) -> None:
+def test_carrying_keeps_steps_since_the_hand_in(begin: Begin, inner: Inner, encode: Where) -> None:
     alive = begin(adopt=AdoptRule.CARRY, encode=encode)
     alive.script.step(3)
     said, delta = alive.hand_in(F0)
@@ -669,11 +665,13 @@ def test_carrying_keeps_what_was_trained_since_the_hand_in(
 
 
 @anywhere
-def test_carrying_keeps_what_was_handed_in_and_is_no_part_of_the_version(
+def test_carrying_keeps_a_hand_in_that_is_not_yet_merged(
     begin: Begin, inner: Inner, encode: Where
 ) -> None:
-    """It was late for its round, and is to be merged in the next one: until then the learner trains
-    on with its own steps in place, and they are in no other hand-in."""
+    """The hand-in was late for its round and is to be merged in the next one.
+
+    Until then the learner trains on with those steps in place, and hands them in nowhere else.
+    """
     alive = begin(adopt=AdoptRule.CARRY, encode=encode)
     alive.script.step(3)
     late, delta = alive.hand_in(F0)
@@ -693,7 +691,7 @@ def test_carrying_keeps_what_was_handed_in_and_is_no_part_of_the_version(
         before + split(more)[0], flats_of(ahead.params)[F0], rtol=1e-5, atol=1e-6
     )
 
-    merged = alive.publish(F0, before, [late.id])  # the last one is still to come
+    merged = alive.publish(F0, before, [late.id])  # the last hand-in is not merged yet
     alive.script.step(1)
     last, rest = alive.hand_in(F0)
     assert (last.base, span((last, rest))) == (merged, (6, 7))
@@ -702,8 +700,8 @@ def test_carrying_keeps_what_was_handed_in_and_is_no_part_of_the_version(
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_what_will_never_be_merged_waits_no_longer(begin: Begin) -> None:
-    """The shard that had it has died, as its next question says; or its gate has refused it."""
+def test_hand_in_that_is_never_merged_stops_waiting(begin: Begin) -> None:
+    """The shard died, as the next request says, or the gate refused the hand-in."""
     alive = begin(adopt=AdoptRule.CARRY)
     life = alive.script.life
     alive.script.step(1)
@@ -717,7 +715,7 @@ def test_what_will_never_be_merged_waits_no_longer(begin: Begin) -> None:
 
 
 @anywhere
-def test_blending_keeps_a_share_of_its_own_and_no_counters(
+def test_blending_mixes_parameters_and_resets_counters(
     begin: Begin, inner: Inner, encode: Where
 ) -> None:
     alive = begin(adopt=AdoptRule.BLEND, encode=encode)
@@ -737,7 +735,7 @@ def test_blending_keeps_a_share_of_its_own_and_no_counters(
     np.testing.assert_allclose(public + delta, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_what_was_asked_for_is_handed_in_before_it_is_overwritten(begin: Begin) -> None:
+def test_requested_hand_in_precedes_an_overwriting_adoption(begin: Begin) -> None:
     held = Held()
     alive = begin(stream=held)
     alive.script.allow(1)
@@ -756,10 +754,10 @@ def test_what_was_asked_for_is_handed_in_before_it_is_overwritten(begin: Begin) 
 
 @pytest.mark.parametrize("adopt", AdoptRule)
 @pytest.mark.parametrize("seed", range(4))
-def test_no_step_is_handed_in_twice_and_each_is_accounted_for(
+def test_each_step_is_handed_in_or_overwritten_exactly_once(
     begin: Begin, adopt: AdoptRule, seed: int
 ) -> None:
-    """Whatever is asked and published when: hand-ins and overwritten steps tile the life."""
+    """For any order of requests and publications, hand-ins and overwritten steps tile the life."""
     alive, chance = begin(adopt=adopt), np.random.default_rng(seed)
     handed: list[HandIn] = []
     steps = 0
@@ -789,7 +787,7 @@ def test_no_step_is_handed_in_twice_and_each_is_accounted_for(
         assert all(said == trained(range(start, stop)) for start, stop, said in spans)
 
 
-def test_old_news_changes_nothing(begin: Begin) -> None:
+def test_outdated_offer_changes_nothing(begin: Begin) -> None:
     alive = begin()
     alive.script.step(2)
     alive.publish(F0, flats_of(init(5))[F0])
@@ -800,7 +798,7 @@ def test_old_news_changes_nothing(begin: Begin) -> None:
 
 
 class Slow(Inner):
-    """Copies to the devices what is near `number` only once it is let go."""
+    """An inner step that copies arrays near `number` to the devices only when `go` is set."""
 
     number: float = float("nan")
 
@@ -820,7 +818,7 @@ def full(p: Fragment, number: float) -> np.ndarray:
 
 
 def overtaken(alive: Alive, slow: Slow) -> Future[Version]:
-    """Version 1 of fragment 0 is still being copied when version 2 is there."""
+    """Publish version 2 of fragment 0 while version 1 is still being copied."""
     slow.number = 1.0
     first = alive.call(alive.publish, F0, full(F0, 1))
     assert slow.reached.wait(WAIT_S)
@@ -828,10 +826,8 @@ def overtaken(alive: Alive, slow: Slow) -> Future[Version]:
     return first
 
 
-def test_an_offer_that_a_newer_one_has_overtaken_changes_nothing(
-    begin: Begin, inner: Inner
-) -> None:
-    """The newer one waits for the next boundary meanwhile."""
+def test_overtaken_offer_changes_nothing(begin: Begin, inner: Inner) -> None:
+    """The newer offer waits for the next boundary meanwhile."""
     held = Held()
     alive = begin(inner=(slow := Slow(inner)), stream=held)
     alive.script.allow(1)
@@ -845,8 +841,8 @@ def test_an_offer_that_a_newer_one_has_overtaken_changes_nothing(
     assert [each.version for each in alive.script.adoptions] == [Version(0, 2)]
 
 
-def test_an_offer_that_was_overtaken_does_not_undo_an_adoption(begin: Begin, inner: Inner) -> None:
-    """The overtaken offer comes after the adoption here."""
+def test_overtaken_offer_does_not_undo_an_adoption(begin: Begin, inner: Inner) -> None:
+    """The overtaken offer arrives after the adoption."""
     alive = begin(inner=(slow := Slow(inner)))
     alive.script.step(1)
     first = overtaken(alive, slow)
@@ -859,10 +855,8 @@ def test_an_offer_that_was_overtaken_does_not_undo_an_adoption(begin: Begin, inn
     assert alive.hand_in(F0)[0].base == Version(0, 2)
 
 
-def test_an_offer_to_a_life_that_has_ended_meanwhile_changes_nothing(
-    begin: Begin, inner: Inner
-) -> None:
-    """It does not hide what is offered to the next life either."""
+def test_offer_to_an_ended_life_changes_nothing(begin: Begin, inner: Inner) -> None:
+    """The late offer also hides nothing that is offered to the next life."""
     alive = begin(inner=(slow := Slow(inner)))
     alive.script.step(1)
     first = overtaken(alive, slow)
@@ -879,7 +873,7 @@ def test_an_offer_to_a_life_that_has_ended_meanwhile_changes_nothing(
 
 
 class AwayShard(Script):
-    """The shard of fragment 0 is away until `back` is set."""
+    """A coordinator whose shard of fragment 0 is unreachable until `back` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -893,14 +887,14 @@ class AwayShard(Script):
 
 
 def lost(alive: Alive, p: Fragment, number: int) -> Version:
-    """Make a version public whose difference went with its shard; the offer returns at once."""
+    """Make a version public whose difference was lost with its shard; the offer returns at once."""
     previous, version = Version(0, number - 1), Version(0, number)
     alive.script.public[p] = version, full(p, number)
     alive.learner.offer(alive.script.life, Publication(p, version, previous, ()), None)
     return version
 
 
-def test_a_shard_that_is_away_holds_up_no_fragment_of_another(begin: Begin) -> None:
+def test_unreachable_shard_does_not_block_other_fragments(begin: Begin) -> None:
     alive = begin(script=(script := AwayShard()))
     *_, last = [lost(alive, F0, number) for number in range(1, 9)]
     assert script.asked_in_vain.acquire(timeout=WAIT_S)
@@ -911,7 +905,7 @@ def test_a_shard_that_is_away_holds_up_no_fragment_of_another(begin: Begin) -> N
     assert [each.version for each in script.adoptions if each.fragment == F0] == [last]
 
 
-def test_a_life_that_is_over_asks_no_shard_any_more(begin: Begin) -> None:
+def test_ended_life_stops_asking_shards(begin: Begin) -> None:
     alive = begin(script=(script := AwayShard()))
     lost(alive, F0, 1)
     assert script.asked_in_vain.acquire(timeout=WAIT_S)
@@ -927,12 +921,12 @@ def test_a_life_that_is_over_asks_no_shard_any_more(begin: Begin) -> None:
 
 
 @pytest.mark.parametrize("distrusted", [False, True])
-def test_a_life_that_is_voided_joins_again_at_the_public_versions(
+def test_voided_life_rejoins_at_the_public_versions(
     begin: Begin, inner: Inner, distrusted: bool
 ) -> None:
-    """It keeps its moments, unless they are distrusted; nothing of the old life is left.
+    """The learner keeps its moments unless they are distrusted; all else of the old life goes.
 
-    A life that is over before it has the model changes nothing of that.
+    A life that ends before it has the model does not change this.
     """
     alive = begin()
     alive.script.over_early = 1
@@ -959,7 +953,7 @@ def test_a_life_that_is_voided_joins_again_at_the_public_versions(
         np.testing.assert_allclose(public[p] + delta, after, rtol=1e-5, atol=1e-6)
 
 
-def test_the_syncer_voids_a_life_in_its_answer(begin: Begin) -> None:
+def test_syncer_can_void_a_life_in_its_answer(begin: Begin) -> None:
     script = Script()
     script.answer = lambda report: (
         Void(report.life, "silent for too long")
@@ -972,8 +966,8 @@ def test_the_syncer_voids_a_life_in_its_answer(begin: Begin) -> None:
     until(lambda: len(script.joins) == 2)
 
 
-def test_a_life_steps_again_although_the_one_before_was_told_to_stop(begin: Begin) -> None:
-    """By a syncer that died before it had written that down: the new one knows nothing of it."""
+def test_new_life_steps_although_the_former_one_was_stopped(begin: Begin) -> None:
+    """The syncer died before it logged that stop, so the new one does not know of it."""
     script = Script()
     script.answer = lambda report: Answer(9, 0, stopping=report.life.incarnation == 1)
     alive = begin(script=script)
@@ -985,7 +979,7 @@ def test_a_life_steps_again_although_the_one_before_was_told_to_stop(begin: Begi
     assert script.reports[-1][0].progress.steps == 2
 
 
-def test_a_word_about_another_life_changes_nothing(begin: Begin) -> None:
+def test_message_about_another_life_changes_nothing(begin: Begin) -> None:
     alive = begin()
     alive.script.step(1)
     alive.learner.cease(Void(Life(Island("a"), Incarnation(7)), "not you"))
@@ -994,7 +988,7 @@ def test_a_word_about_another_life_changes_nothing(begin: Begin) -> None:
     assert span(alive.hand_in(F0)) == (0, 2)
 
 
-def test_an_ended_life_hands_in_nothing_and_takes_in_nothing(begin: Begin) -> None:
+def test_ended_life_hands_in_and_adopts_nothing(begin: Begin) -> None:
     alive = begin()
     alive.script.step(2)
     old = alive.script.life
@@ -1010,7 +1004,7 @@ def test_an_ended_life_hands_in_nothing_and_takes_in_nothing(begin: Begin) -> No
     assert alive.hand_in(F0)[0].base == Version(0, 0)
 
 
-def test_an_end_is_told_to_whoever_waits_for_it(begin: Begin) -> None:
+def test_end_of_a_life_is_reported_to_waiters(begin: Begin) -> None:
     alive = begin()
     alive.script.step(1)
     alive.hand_in(F0)
@@ -1023,14 +1017,14 @@ def test_an_end_is_told_to_whoever_waits_for_it(begin: Begin) -> None:
     assert "ended" in alive.call(alive.learner.outlive, first).result(WAIT_S), "also later"
 
 
-def test_one_who_may_not_join_says_why(begin: Begin) -> None:
+def test_refused_join_raises_the_reason(begin: Begin) -> None:
     script = Script()
     script.refusal = "the run is stopping"
     with pytest.raises(Rejected, match="a may not join: the run is stopping"):
         begin(script=script).ends()
 
 
-def test_one_who_is_to_wait_asks_again(begin: Begin) -> None:
+def test_learner_retries_a_delayed_join(begin: Begin) -> None:
     script = Script()
     script.waits_s = [0.01, 0.01]
     alive = begin(script=script)
@@ -1040,7 +1034,7 @@ def test_one_who_is_to_wait_asks_again(begin: Begin) -> None:
     assert span(alive.hand_in(F0)) == (0, 1)
 
 
-def test_one_who_waits_can_be_let_go(begin: Begin) -> None:
+def test_waiting_learner_can_leave(begin: Begin) -> None:
     script = Script()
     script.waits_s = [10 * WAIT_S]
     alive = begin(script=script)
@@ -1050,7 +1044,7 @@ def test_one_who_waits_can_be_let_go(begin: Begin) -> None:
     assert script.joins == []
 
 
-# --- moments from others --------------------------------------------------------------------------
+# --- moments from donors -------------------------------------------------------------------
 
 
 def moments_after(inner: Inner, steps: int) -> list[np.ndarray]:
@@ -1059,7 +1053,7 @@ def moments_after(inner: Inner, steps: int) -> list[np.ndarray]:
 
 
 def trains_with(alive: Alive, inner: Inner, moments: list[np.ndarray] | None) -> bool:
-    """Whether what it trains in its first two steps is what it would train with these moments."""
+    """Return whether the first two steps are those of a learner with these moments."""
     state = inner.start(init(0), None if moments is None else inner.accept(moments))
     wanted = flats_of(steps_of(inner, state, range(2)).params)
     alive.script.step(2)
@@ -1067,9 +1061,7 @@ def trains_with(alive: Alive, inner: Inner, moments: list[np.ndarray] | None) ->
     return all(np.allclose(x, y, rtol=1e-5) for x, y in zip(trained, wanted, strict=True))
 
 
-def test_a_first_life_begins_with_the_moments_of_the_best_donor_that_has_good_ones(
-    begin: Begin, inner: Inner
-) -> None:
+def test_first_life_takes_moments_of_the_first_usable_donor(begin: Begin, inner: Inner) -> None:
     good = moments_after(inner, 5)
     script = Script()
     in_turn = {
@@ -1084,7 +1076,7 @@ def test_a_first_life_begins_with_the_moments_of_the_best_donor_that_has_good_on
     }
     (first, *_) = donors_in_turn(ISLAND, [Life(each, Incarnation(1)) for each in in_turn])
     shift = [*in_turn].index(first.island)
-    named = [*in_turn][-shift:] + [*in_turn][:-shift]  # which the learner "a" asks in their order
+    named = [*in_turn][-shift:] + [*in_turn][:-shift]  # the order in which learner "a" asks
     script.donations = {each: in_turn[each] for each in named}
     alive = begin(script=script)
     before = ["gone", "over", "other", "ill", "strange", "mad"]
@@ -1092,13 +1084,13 @@ def test_a_first_life_begins_with_the_moments_of_the_best_donor_that_has_good_on
     assert trains_with(alive, inner, good)
 
 
-def test_without_a_good_donor_it_begins_with_fresh_moments(begin: Begin, inner: Inner) -> None:
+def test_without_usable_donor_starts_with_fresh_moments(begin: Begin, inner: Inner) -> None:
     script = Script()
     script.donations = {Island("gone"): Unreachable("it has died")}
     assert trains_with(begin(script=script), inner, None)
 
 
-def test_a_donor_gives_its_moments_at_a_boundary_and_steps_on(begin: Begin, inner: Inner) -> None:
+def test_donor_gives_moments_at_a_boundary_and_steps_on(begin: Begin, inner: Inner) -> None:
     alive = begin()
     alive.script.step(3)
     given = alive.learner.moments(alive.script.life)
@@ -1110,7 +1102,7 @@ def test_a_donor_gives_its_moments_at_a_boundary_and_steps_on(begin: Begin, inne
 
 
 class Heavy(Inner):
-    """By its clock a step takes a second, and to copy one leaf of the moments `copying_s`."""
+    """By its clock a step takes 1 s, and copying one leaf of the moments `copying_s`."""
 
     def __init__(self, inner: Inner, copying_s: float) -> None:
         self.__dict__.update(inner.__dict__)
@@ -1128,7 +1120,7 @@ class Heavy(Inner):
 
 
 class Told:
-    """A loss that says when it is read."""
+    """A loss that records when it is read."""
 
     def __init__(self, loss: jax.Array, number: int, log: list[str]) -> None:
         self._loss, self._number, self._log = loss, number, log
@@ -1139,7 +1131,7 @@ class Told:
 
 
 class Logged(Inner):
-    """In which order steps are dispatched and their losses read."""
+    """An inner step that records the order of dispatches and of reads of the losses."""
 
     def __init__(self, inner: Inner) -> None:
         self.__dict__.update(inner.__dict__)
@@ -1154,8 +1146,8 @@ class Logged(Inner):
         return state, StepMeasures(told)
 
 
-def test_a_loss_is_read_when_the_next_step_is_under_way(begin: Begin, inner: Inner) -> None:
-    """But the first of a life, and whatever is waited for anyway."""
+def test_loss_is_read_while_the_next_step_runs(begin: Begin, inner: Inner) -> None:
+    """The first step of a life is an exception, and so is a step that is waited for anyway."""
     logged, held = Logged(inner), Held()
     alive = begin(inner=logged, stream=held)
     alive.script.allow(6)
@@ -1172,7 +1164,7 @@ def test_a_loss_is_read_when_the_next_step_is_under_way(begin: Begin, inner: Inn
     assert loss > 0
 
 
-def test_a_paced_learner_waits_for_each_step(begin: Begin, inner: Inner) -> None:
+def test_paced_learner_waits_for_each_step(begin: Begin, inner: Inner) -> None:
     logged = Logged(inner)
     alive = begin(inner=logged, step_s=0.01)
     alive.script.step(4)
@@ -1181,7 +1173,7 @@ def test_a_paced_learner_waits_for_each_step(begin: Begin, inner: Inner) -> None
 
 
 @pytest.mark.parametrize("copying_s", [0.1, 0.26, 3.0])
-def test_to_give_its_moments_a_donor_stops_for_half_a_step_or_a_leaf_at_a_time(
+def test_donor_pauses_for_half_a_step_or_one_leaf_at_a_time(
     begin: Begin, inner: Inner, copying_s: float
 ) -> None:
     held = Held()
@@ -1202,7 +1194,7 @@ def test_to_give_its_moments_a_donor_stops_for_half_a_step_or_a_leaf_at_a_time(
 
 
 class Talking(Script):
-    """Never answers a report: the way to the syncer hangs."""
+    """A coordinator that never answers a report, as if the connection hung."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -1214,9 +1206,7 @@ class Talking(Script):
         raise Unreachable("the test is over")
 
 
-def test_what_breaks_training_is_raised_before_the_syncer_has_answered(
-    begin: Begin,
-) -> None:
+def test_training_error_is_raised_before_the_syncer_answers(begin: Begin) -> None:
     class Breaks(Numbers):
         def next(self) -> Batch:
             assert script.called.wait(WAIT_S)
@@ -1236,7 +1226,7 @@ def test_what_breaks_training_is_raised_before_the_syncer_has_answered(
 # --- the end --------------------------------------------------------------------------------------
 
 
-def test_when_the_run_stops_it_steps_no_more_and_still_hands_in(begin: Begin) -> None:
+def test_stopped_learner_does_not_step_but_hands_in(begin: Begin) -> None:
     script = Script()
     script.answer = lambda report: Answer(9, 0, stopping=report.progress.steps >= 3)
     alive = begin(script=script)
@@ -1252,7 +1242,7 @@ def test_when_the_run_stops_it_steps_no_more_and_still_hands_in(begin: Begin) ->
     alive.ends()
 
 
-def test_a_parked_learner_steps_no_more_and_still_hands_in(begin: Begin) -> None:
+def test_parked_learner_does_not_step_but_hands_in(begin: Begin) -> None:
     alive = begin()
     alive.script.step(2)
     alive.learner.park(alive.script.life)
@@ -1263,7 +1253,7 @@ def test_a_parked_learner_steps_no_more_and_still_hands_in(begin: Begin) -> None
 
 
 class Pairs(Numbers):
-    """Batches of two windows, of leases that may have one."""
+    """A stream of batches of two windows, whose leases may have one."""
 
     batch_size = 2
 
@@ -1274,9 +1264,8 @@ class Pairs(Numbers):
         return super().next()
 
 
-def test_who_has_a_part_of_a_batch_asks_for_the_rest(begin: Begin) -> None:
-    """That holds where a batch is larger than a lease, too, which is how much it likes to have
-    ahead."""
+def test_learner_with_a_partial_batch_asks_for_the_rest(begin: Begin) -> None:
+    """This holds also if a batch is larger than a lease, which is what the learner keeps ahead."""
     alive = begin(stream=Pairs())
     alive.script.step(1)
     alive.script.step(1)
@@ -1284,7 +1273,7 @@ def test_who_has_a_part_of_a_batch_asks_for_the_rest(begin: Begin) -> None:
 
 
 class Boastful(Numbers):
-    """Says that there is plenty, whatever there is; how often it was asked in vain."""
+    """A stream that always claims to have data; `vain` counts reads without any."""
 
     vain = 0
 
@@ -1299,9 +1288,9 @@ class Boastful(Numbers):
         return 100
 
 
-def test_a_stream_that_says_too_much_is_not_asked_again_before_more_has_come(begin: Begin) -> None:
+def test_starved_stream_is_not_read_again_before_more_data_comes(begin: Begin) -> None:
     stream = Boastful()
-    alive = begin(stream=stream)  # which wants data: it would ask again and again instead
+    alive = begin(stream=stream)  # it wants data, and could ask again and again
     alive.script.step(2)
     alive.script.step(1)
     assert stream.vain == 3, "once before each lease, and after the last one"
@@ -1330,7 +1319,7 @@ WAITS = {"starved": is_starved, "parked": is_parked, "adoption": waits_for_adopt
 
 
 @pytest.mark.parametrize("waits", WAITS)
-def test_nothing_waits_for_ever_when_it_leaves(begin: Begin, waits: str) -> None:
+def test_no_request_waits_for_ever_after_leaving(begin: Begin, waits: str) -> None:
     overlap = 0 if waits == "adoption" else 2
     alive = begin(overlap=overlap, speed=1e-4 if waits == "idle" else 1.0)
     WAITS[waits](alive)
@@ -1347,11 +1336,11 @@ def test_nothing_waits_for_ever_when_it_leaves(begin: Begin, waits: str) -> None
 
 
 class Broken(Exception):
-    """What a user's code raises."""
+    """An error in a user's code."""
 
 
 @pytest.mark.parametrize("where", ["data", "boundary"])
-def test_what_the_task_raises_ends_the_run_and_lets_everybody_go(
+def test_task_error_ends_the_learner_and_answers_all_requests(
     begin: Begin, ports: dict[AdoptRule, FragmentPort], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     held = Held(Broken("in the user's code") if where == "data" else None)
@@ -1371,8 +1360,8 @@ def test_what_the_task_raises_ends_the_run_and_lets_everybody_go(
     assert [answer.result(WAIT_S) for answer in asked] == [None] * 3
 
 
-def test_what_its_talking_thread_raises_ends_the_run_too(begin: Begin) -> None:
-    """Nobody would hear of it any more, and it would train on for ever."""
+def test_error_in_the_talking_thread_ends_the_learner(begin: Begin) -> None:
+    """Otherwise the learner would train on without reporting."""
     script = Script()
 
     def refuses(report: Report) -> Answer:
@@ -1386,10 +1375,8 @@ def test_what_its_talking_thread_raises_ends_the_run_too(begin: Begin) -> None:
     assert alive.asked(F0).result(WAIT_S) is None
 
 
-def test_tokens_are_counted_as_the_tape_can_hold_them(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A number of NumPy is one; a part of a token is the task's mistake, and is told with it."""
+def test_token_counts_are_plain_integers(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy integers count; a fraction of a token is the task's mistake, and is reported."""
     counted = iter([np.int64(7), np.uint8(200), 0.5])
     counting = replace(TASK, tokens=lambda batch: cast("int", next(counted)))
     alive = begin(task=counting)
@@ -1402,7 +1389,7 @@ def test_tokens_are_counted_as_the_tape_can_hold_them(
         alive.ends()
 
 
-def test_it_knows_its_lives(begin: Begin) -> None:
+def test_learner_knows_its_own_lives(begin: Begin) -> None:
     alive = begin()
     first = alive.script.life
     alive.learner.cease(Void(first, "why not"))
@@ -1414,8 +1401,8 @@ def test_it_knows_its_lives(begin: Begin) -> None:
     assert not alive.learner.had(Life(first.island, Incarnation(99)))
 
 
-def test_a_version_without_a_payload_is_asked_for(begin: Begin) -> None:
-    """What was merged is acknowledged all the same."""
+def test_version_without_payload_is_fetched(begin: Begin) -> None:
+    """The merged hand-in is acknowledged nevertheless."""
     alive = begin()
     alive.script.step(2)
     said, _ = alive.hand_in(F0)
@@ -1429,10 +1416,10 @@ def test_a_version_without_a_payload_is_asked_for(begin: Begin) -> None:
     np.testing.assert_array_equal(alive.learner._trainer._replica._basis[F0].public, flat)
 
 
-# --- waiting, and being out of reach --------------------------------------------------------------
+# --- waiting, and an unreachable coordinator ----------------------------------------------
 
 
-def test_in_lock_step_it_waits_at_each_due_point_for_the_newer_version(begin: Begin) -> None:
+def test_lock_step_waits_at_each_due_point_for_the_newer_version(begin: Begin) -> None:
     """Fragment 1 is due at 2, 6, ..., fragment 0 at 4, 8, ..."""
     alive = begin(overlap=0)
     alive.script.allow(5)
@@ -1446,7 +1433,7 @@ def test_in_lock_step_it_waits_at_each_due_point_for_the_newer_version(begin: Be
     assert alive.script.reports[-1][0].progress.steps == 5
 
 
-def test_in_lock_step_the_due_points_are_those_of_the_clock(begin: Begin) -> None:
+def test_lock_step_due_points_follow_the_clock(begin: Begin) -> None:
     script = Script()
     script.offset = 101
     alive = begin(overlap=0, script=script)
@@ -1458,8 +1445,8 @@ def test_in_lock_step_the_due_points_are_those_of_the_clock(begin: Begin) -> Non
     until(lambda: alive.learner.vitals[0] == 3)
 
 
-def test_it_goes_on_training_while_the_coordinator_is_out_of_reach(begin: Begin) -> None:
-    """It says what it had to say when the coordinator is back."""
+def test_training_continues_while_the_coordinator_is_unreachable(begin: Begin) -> None:
+    """The learner sends what it had to send when the coordinator is back."""
     alive = begin()
     alive.script.step(1)
     alive.script.deaf.set()
@@ -1474,10 +1461,10 @@ def test_it_goes_on_training_while_the_coordinator_is_out_of_reach(begin: Begin)
     assert (adopted.fragment, adopted.from_step) == (F0, 0)
 
 
-def test_a_slowed_learner_keeps_the_pace_of_its_quickest_step(
+def test_slowed_learner_keeps_the_pace_of_its_quickest_step(
     begin: Begin, inner: Inner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step that takes longer since others need the cores is followed by less idling."""
+    """A step that takes longer because others need the cores is followed by less idling."""
     alive, real = begin(speed=0.2), inner.step
     alive.script.step(3)
 
@@ -1494,10 +1481,10 @@ def test_a_slowed_learner_keeps_the_pace_of_its_quickest_step(
         idled_s = after.idle_s - before.idle_s
         pace_s = 5 * alive.learner._trainer._timing.quickest_s
         assert idled_s == pytest.approx(max(0.0, pace_s - computed_s))
-    assert idled_s < 2 * computed_s  # of the busy step; four times, if it idled in proportion
+    assert idled_s < 2 * computed_s  # of the busy step; in proportion it would be four times
 
 
-def test_a_paced_learner_takes_so_long_for_a_step_whatever_else_it_does(
+def test_paced_step_lasts_its_time_whatever_else_happens(
     begin: Begin, inner: Inner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alive, real, pace_s = begin(step_s=0.3), inner.step, 0.3
@@ -1520,8 +1507,8 @@ def test_a_paced_learner_takes_so_long_for_a_step_whatever_else_it_does(
         assert computed_s + idled_s <= 2 * pace_s * 1.001
 
 
-def test_a_slowed_learner_hands_in_while_it_idles(begin: Begin) -> None:
-    alive = begin(speed=1e-5)  # hours, if nobody spoke to it
+def test_slowed_learner_hands_in_while_it_idles(begin: Begin) -> None:
+    alive = begin(speed=1e-5)  # hours, unless it is asked
     alive.script.allow(2)
     until(lambda: alive.learner.vitals[0] == 1)
     assert span(alive.hand_in(F0)) == (0, 1)

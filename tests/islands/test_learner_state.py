@@ -1,4 +1,4 @@
-"""What a learner owes and says, as values; and that whoever carries it does the same with it."""
+"""A learner's state and words are values, and every carrier treats them the same way."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ FINE = Heard(Answer(0, 0, stopping=False))
 
 
 class Told:
-    """A life, told what happens; keeps what follows."""
+    """A life that receives happenings and keeps the words that follow."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Told:
         return found
 
     def step(self) -> list[Word]:
-        """A step ends, and the next one could begin."""
+        """End a step, so that the next one could begin."""
         self.ahead -= 1
         return self(Stepped(10, Lease(0, 1), self.ahead), Rested(0.5))
 
@@ -96,7 +96,7 @@ def kinds(words: list[Word]) -> list[type[Word]]:
     return [type(word) for word in words]
 
 
-def test_what_is_asked_for_in_a_step_is_handed_over_at_its_end_and_before_an_adoption() -> None:
+def test_hands_over_at_the_end_of_a_step_before_adopting() -> None:
     told = Told()
     assert kinds(told(Ready(100))) == [Step]
     assert told(Asked(F0), Asked(F0), Offered(F0, Version(0, 1))) == []
@@ -108,7 +108,7 @@ def test_what_is_asked_for_in_a_step_is_handed_over_at_its_end_and_before_an_ado
     assert told.state.tracks[F0].base == Version(0, 1)
 
 
-def test_a_hand_in_waits_for_a_step_and_a_parked_learner_has_nothing_more() -> None:
+def test_hand_in_waits_for_a_step_unless_the_learner_is_parked() -> None:
     told = Told()
     told(Ready(100))
     told.step()
@@ -120,7 +120,7 @@ def test_a_hand_in_waits_for_a_step_and_a_parked_learner_has_nothing_more() -> N
     assert [word.said is None for word in words if isinstance(word, HandOver)] == [False, True]
 
 
-def test_who_has_just_handed_in_is_asked_again_and_answers_after_a_step() -> None:
+def test_second_request_is_answered_after_another_step() -> None:
     told = Told()
     told(Ready(100), Asked(F0))
     assert kinds(told(Stepped(10, Lease(0, 1), 99))) == [HandOver]
@@ -129,7 +129,7 @@ def test_who_has_just_handed_in_is_asked_again_and_answers_after_a_step() -> Non
     assert HandOver in kinds(told.step())
 
 
-def test_only_the_newest_version_is_adopted() -> None:
+def test_adopts_only_the_newest_version() -> None:
     told = Told()
     told(Ready(100))
     told(Offered(F0, Version(0, 2)), Offered(F0, Version(0, 3)), Offered(F0, Version(0, 1)))
@@ -137,7 +137,7 @@ def test_only_the_newest_version_is_adopted() -> None:
     assert adopted == [Adopt(F0, Version(0, 3))]
 
 
-def test_what_was_handed_in_and_is_no_part_of_a_version_stays_in_place_beside_it() -> None:
+def test_hand_in_not_yet_merged_stays_in_place_beside_a_version() -> None:
     told = Told(carries=True)
     told(Ready(100), Asked(F0), Asked(F1))
     late, other = (word.said for word in told.step() if isinstance(word, HandOver))
@@ -160,7 +160,7 @@ def test_what_was_handed_in_and_is_no_part_of_a_version_stays_in_place_beside_it
     assert adopted == [Adopt(F0, Version(0, 3)), Adopt(F1, Version(0, 2))]
 
 
-def test_a_question_says_what_waits_still_and_one_that_is_old_news_says_nothing() -> None:
+def test_request_tells_which_hand_ins_still_wait() -> None:
     told = Told(carries=True)
     told(Ready(100), Asked(F0))
     told.step()
@@ -175,7 +175,7 @@ def test_a_question_says_what_waits_still_and_one_that_is_old_news_says_nothing(
     assert told.state.tracks[F0].waiting == (second,), "that is of another fragment"
 
 
-def test_where_a_version_overwrites_nothing_stays_in_place() -> None:
+def test_overwriting_keeps_no_hand_in_in_place() -> None:
     told = Told(carries=False)
     told(Ready(100), Asked(F0))
     told.step()
@@ -183,7 +183,7 @@ def test_where_a_version_overwrites_nothing_stays_in_place() -> None:
     assert Adopt(F0, Version(0, 1), ()) in told.step()
 
 
-def test_one_message_at_a_time_and_what_comes_meanwhile_is_joined() -> None:
+def test_sends_one_message_at_a_time_and_joins_later_ones() -> None:
     told = Told()
     assert kinds(told(Ready(100))) == [Step]
     assert kinds(told.step()) == [Say, Step], "its first step is news"
@@ -193,7 +193,7 @@ def test_one_message_at_a_time_and_what_comes_meanwhile_is_joined() -> None:
     assert say.report.progress.steps == 4, "clocks have passed due points since"
 
 
-def test_what_was_not_heard_is_said_again_at_the_next_beat_and_no_sooner() -> None:
+def test_unheard_message_is_retried_at_the_next_heartbeat() -> None:
     told = Told()
     told(Ready(100), Offered(F0, Version(0, 1)))
     (say,) = [word for word in told.step() if isinstance(word, Say)]
@@ -206,7 +206,7 @@ def test_what_was_not_heard_is_said_again_at_the_next_beat_and_no_sooner() -> No
     assert told(Beat()) == [], "it is on its way"
 
 
-def test_data_is_asked_for_after_a_report_that_was_made_without_any() -> None:
+def test_asks_for_data_after_a_report() -> None:
     told = Told(ahead=1)
     assert kinds(told(Ready(1))) == [Say, Step], "a lease ahead is what it likes to have"
     assert kinds(told(FINE)) == [Want]
@@ -215,7 +215,7 @@ def test_data_is_asked_for_after_a_report_that_was_made_without_any() -> None:
     assert kinds(told(Stepped(10, Lease(0, 8), 8), Rested(0.5))) == [Say, Step]
 
 
-def test_without_data_it_does_not_step() -> None:
+def test_does_not_step_without_data() -> None:
     told = Told(ahead=0)
     assert kinds(told(Ready(0))) == [Say]
     assert kinds(told(FINE)) == [Want]
@@ -223,7 +223,7 @@ def test_without_data_it_does_not_step() -> None:
     assert kinds(told(Fed(8))) == [Step]
 
 
-def test_when_the_run_ends_it_steps_no_more_and_answers_what_it_is_asked() -> None:
+def test_at_the_end_of_the_run_stops_stepping_and_answers_requests() -> None:
     told = Told()
     told(Ready(100))
     words = told.step()
@@ -236,7 +236,7 @@ def test_when_the_run_ends_it_steps_no_more_and_answers_what_it_is_asked() -> No
 
 @pytest.mark.parametrize("busy", [False, True])
 @pytest.mark.parametrize("ends", [LetGo(), Ceased(Void(LIFE, "over", distrusted=True))])
-def test_a_life_ends_once_and_between_two_steps(ends: Happening, busy: bool) -> None:
+def test_life_ends_once_and_between_two_steps(ends: Happening, busy: bool) -> None:
     told = Told()
     if busy:
         told(Ready(100))
@@ -248,7 +248,7 @@ def test_a_life_ends_once_and_between_two_steps(ends: Happening, busy: bool) -> 
     assert told(Asked(F0), Offered(F1, Version(0, 1)), Parked(), LetGo()) == []
 
 
-def test_in_lock_step_it_waits_for_newer_versions_of_what_is_due() -> None:
+def test_lock_step_waits_for_newer_versions_of_due_fragments() -> None:
     told = Told(overlap=0)
     told(Ready(100))
     told.step()
@@ -260,8 +260,8 @@ def test_in_lock_step_it_waits_for_newer_versions_of_what_is_due() -> None:
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_in_lock_step_a_version_that_came_late_is_waited_for_no_more(asked: bool) -> None:
-    """It may have overwritten what there was to hand in: then nobody could ever go on."""
+def test_lock_step_does_not_wait_for_a_version_already_adopted(asked: bool) -> None:
+    """The adoption may have overwritten the steps to hand in; waiting would block for ever."""
     told = Told(overlap=0)
     told(Ready(100))
     told.step()
@@ -271,8 +271,8 @@ def test_in_lock_step_a_version_that_came_late_is_waited_for_no_more(asked: bool
     assert Step(held=False) in told.step()
 
 
-def test_in_lock_step_who_is_shifted_waits_no_more() -> None:
-    """The syncer's clock has passed it: the round that it waits for may be over without it."""
+def test_lock_step_stops_waiting_after_a_clock_shift() -> None:
+    """The syncer's clock has passed the learner, so the awaited round may be over without it."""
     told = Told(overlap=0)
     told(Ready(100))
     told.step()
@@ -281,8 +281,8 @@ def test_in_lock_step_who_is_shifted_waits_no_more() -> None:
     assert Step(held=True) in told(Heard(Answer(5, 3, stopping=False)))
 
 
-def test_in_lock_step_with_an_overlap_it_trains_on_and_adopts_at_just_that_step() -> None:
-    """Fragment 1 is due at clock 2, fragment 0 at clock 4; the overlap is 1 step."""
+def test_lock_step_with_overlap_adopts_exactly_at_the_overlap_step() -> None:
+    """Fragment 1 is due at clock 2 and fragment 0 at clock 4; the overlap is 1 step."""
     told = Told(overlap=1, until=100)
     told(Ready(100))
     told.step()
@@ -301,7 +301,7 @@ def test_in_lock_step_with_an_overlap_it_trains_on_and_adopts_at_just_that_step(
     assert Step(held=True) in words
 
 
-def test_in_lock_step_with_an_overlap_what_comes_early_waits_for_its_step() -> None:
+def test_lock_step_with_overlap_holds_an_early_version_for_its_step() -> None:
     told = Told(overlap=2, until=100)
     told(Ready(100))
     told.step()
@@ -316,8 +316,8 @@ def test_in_lock_step_with_an_overlap_what_comes_early_waits_for_its_step() -> N
     assert told.state.tracks[F1].from_step == 4, "what was trained meanwhile is overwritten"
 
 
-def test_in_lock_step_each_version_is_in_place_before_its_fragment_is_due_again() -> None:
-    """With the longest overlap that there may be; one step more, and none ever would be."""
+def test_lock_step_adopts_each_version_before_the_next_due_point() -> None:
+    """The overlap is the longest possible; with one more step nothing would ever be adopted."""
     every = 4
     told = Told(overlap=every - 1, until=100)
     told(Ready(100))
@@ -338,11 +338,12 @@ def test_in_lock_step_each_version_is_in_place_before_its_fragment_is_due_again(
     ("steps", "t", "clock"),
     [(3, 30, 26), (30, 3, 7), (26, 30, 26), (25, 30, 26), (33, 30, 33), (35, 30, 34)],
 )
-def test_its_learning_rate_is_never_that_of_a_step_further_than_h_from_t(
-    steps: int, t: int, clock: int
-) -> None:
-    """H is 4. A slow island's rate falls with the others', and a fast one's schedule does not end
-    before theirs; until it hears more, t moves by one a step."""
+def test_rate_clock_stays_within_H_of_the_syncers_clock(steps: int, t: int, clock: int) -> None:
+    """H is 4.
+
+    A slow island's rate falls with the others', and a fast island's schedule does not end before
+    theirs. Until the learner hears more, it assumes that t moves by one a step.
+    """
     told = Told()
     told(Ready(100))
     for _ in range(steps):
@@ -353,8 +354,8 @@ def test_its_learning_rate_is_never_that_of_a_step_further_than_h_from_t(
     assert told.state.rate_clock == clock + 1
 
 
-def test_in_lock_step_the_learning_rate_is_that_of_its_own_clock() -> None:
-    """Whatever answers come and when, so that the bits are the same."""
+def test_lock_step_rate_follows_the_learners_own_clock() -> None:
+    """The answers and their times do not matter, so that the bits are reproducible."""
     told = Told(until=100)
     told(Ready(100))
     told.step()
@@ -363,7 +364,7 @@ def test_in_lock_step_the_learning_rate_is_that_of_its_own_clock() -> None:
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
-def test_in_lock_step_it_waits_at_the_end_of_the_run(overlap: int) -> None:
+def test_lock_step_waits_at_the_end_of_the_run(overlap: int) -> None:
     told = Told(overlap=overlap, until=1)
     told(Ready(100))
     words = told.step()
@@ -373,11 +374,11 @@ def test_in_lock_step_it_waits_at_the_end_of_the_run(overlap: int) -> None:
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_what_is_replaced_at_the_last_step_is_handed_in_from_there(quick: bool) -> None:
-    """Whether the version or the last question comes first must not matter."""
+def test_version_due_at_the_last_step_is_adopted_before_handing_in(quick: bool) -> None:
+    """The order of the version and the last request must not matter."""
     told = Told(overlap=2, until=4)
     told(Ready(100))
-    said = [told.step() for _ in range(2)]  # F1 is due at 2, and taken
+    said = [told.step() for _ in range(2)]  # F1 is due at 2, and kept
     (keep,) = [word for words in said for word in words if isinstance(word, Keep)]
     assert told(Asked(F1)) == [keep.hand_over] or keep.hand_over in told.step()
     while told.state.clock < 4:
@@ -391,7 +392,7 @@ def test_what_is_replaced_at_the_last_step_is_handed_in_from_there(quick: bool) 
     assert hand_over.said is None, "there is nothing since"
 
 
-def test_a_shifted_learner_of_lock_step_puts_in_place_what_comes() -> None:
+def test_lock_step_adopts_after_a_clock_shift() -> None:
     told = Told(overlap=2, until=100)
     told(Ready(100))
     told.step()
@@ -405,7 +406,7 @@ def test_a_shifted_learner_of_lock_step_puts_in_place_what_comes() -> None:
     assert said.from_step == 0, "nobody asked for what was kept: it is overwritten"
 
 
-# --- whoever carries it ---------------------------------------------------------------------------
+# --- the carriers of the state ---------------------------------------------------------------
 
 SEED = random.randrange(2**32)
 Recorded = tuple[LearnerState, list[tuple[Happening, tuple[Word, ...]]]]
@@ -413,7 +414,7 @@ Recorded = tuple[LearnerState, list[tuple[Happening, tuple[Word, ...]]]]
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
-    """Lives of simulated runs with faults: how each began, what happened, what followed."""
+    """Return lives of simulated runs with faults: first state, happenings, and resulting words."""
     lives: dict[tuple[int, Life], Recorded] = {}
     number = 0
 
@@ -433,7 +434,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     return [*lives.values()]
 
 
-def test_threads_do_with_it_what_callbacks_do(recorded: list[Recorded]) -> None:
+def test_mailbox_threads_match_the_simulated_carrier(recorded: list[Recorded]) -> None:
     for state, told in recorded:
         mail = Mailbox(time.monotonic)
         mail.begin(state, None)  # type: ignore[arg-type]
@@ -451,11 +452,11 @@ def test_threads_do_with_it_what_callbacks_do(recorded: list[Recorded]) -> None:
             assert [getattr(each, "word", each) for each in done] == to_do
 
 
-def test_a_benchs_tasks_do_with_it_what_callbacks_do(
+def test_bench_tasks_match_the_simulated_carrier(
     recorded: list[Recorded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Pages:
-        """Data of which there is as much as was recorded."""
+        """A data stream with as many windows as were recorded."""
 
         remaining = 0
 
@@ -463,7 +464,7 @@ def test_a_benchs_tasks_do_with_it_what_callbacks_do(
             pass
 
     class Asks(dict[Fragment, asyncio.Future[None]]):
-        """Somebody has asked for whatever is handed over."""
+        """A table in which every hand-over was asked for."""
 
         def pop(self, key: Fragment, *_: object) -> asyncio.Future[None]:
             return asyncio.get_running_loop().create_future()
@@ -487,7 +488,7 @@ def test_a_benchs_tasks_do_with_it_what_callbacks_do(
             fed = iter([each.ahead_windows for each, _ in told if isinstance(each, Fed)])
             for happening, words in told:
                 if isinstance(happening, Fed):
-                    continue  # it tells itself, having taken the lease
+                    continue  # the learner reports it itself when it takes the lease
                 if any(isinstance(word, Take) for word in words):
                     learner._pages.remaining = next(fed)
                 learner._happens(happening)

@@ -1,4 +1,4 @@
-"""How a life begins: the moments that are kept, shared, given by a donor, or begun anew."""
+"""A life begins with moments that are kept, shared, given by a donor, or fresh."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEW = Remains(moments=False, distrusted=False)
 SOUND = Remains(moments=True, distrusted=False)
 DISTRUSTED = Remains(moments=True, distrusted=True)
 LOST = Remains(moments=False, distrusted=True)
-"""Distrusted, and a life after it was over before it had begun."""
+"""A distrusted life, after which another life ended before it had begun."""
 
 
 def start(
@@ -37,7 +37,7 @@ def start(
 
 @pytest.mark.parametrize("donors", [(), DONORS])
 @pytest.mark.parametrize("shares_moments", [False, True])
-def test_moments_of_the_life_before_are_kept_whatever_else_there_is(
+def test_keeps_moments_of_the_former_life_if_sound(
     donors: tuple[Life, ...], shares_moments: bool
 ) -> None:
     assert isinstance(start(SOUND, donors, shares_moments=shares_moments), KeepMoments)
@@ -45,25 +45,23 @@ def test_moments_of_the_life_before_are_kept_whatever_else_there_is(
 
 @pytest.mark.parametrize("remains", [NEW, DISTRUSTED, LOST])
 @pytest.mark.parametrize("donors", [(), DONORS])
-def test_where_moments_are_shared_no_donor_is_asked(
-    remains: Remains, donors: tuple[Life, ...]
-) -> None:
+def test_asks_no_donor_if_moments_are_shared(remains: Remains, donors: tuple[Life, ...]) -> None:
     assert isinstance(start(remains, donors, shares_moments=True), TakeMeans)
 
 
 @pytest.mark.parametrize("remains", [NEW, DISTRUSTED, LOST])
-def test_donors_are_asked_where_nothing_is_kept_or_shared(remains: Remains) -> None:
+def test_asks_donors_if_nothing_is_kept_or_shared(remains: Remains) -> None:
     found = start(remains)
     assert isinstance(found, AskDonors)
     assert found.donors == donors_in_turn(ISLAND, DONORS)
 
 
 @pytest.mark.parametrize("remains", [NEW, DISTRUSTED, LOST])
-def test_without_any_of_them_the_optimizer_starts_anew(remains: Remains) -> None:
+def test_starts_with_fresh_moments_without_any_source(remains: Remains) -> None:
     assert isinstance(start(remains, ()), StartAnew)
 
 
-def test_every_start_says_why_and_names_the_distrust() -> None:
+def test_every_start_has_a_reason_that_names_distrust() -> None:
     for moments, distrusted, donors, shares_moments in product(
         (False, True), (False, True), ((), DONORS), (False, True)
     ):
@@ -72,7 +70,7 @@ def test_every_start_says_why_and_names_the_distrust() -> None:
         assert why
 
 
-def test_islands_that_join_at_once_do_not_all_ask_the_same_donor_first() -> None:
+def test_islands_that_join_together_spread_over_the_donors() -> None:
     orders = [donors_in_turn(Island(f"local-{n}"), DONORS) for n in range(24)]
     assert orders == [donors_in_turn(Island(f"local-{n}"), DONORS) for n in range(24)]
     assert all({*order} == {*DONORS} for order in orders)
@@ -81,8 +79,11 @@ def test_islands_that_join_at_once_do_not_all_ask_the_same_donor_first() -> None
     assert donors_in_turn(Island("local-0"), []) == ()
 
 
-def test_donors_are_asked_in_turn_from_the_first_one_on() -> None:
-    """Best first but for where the name of the island begins: nobody is left out or asked twice."""
+def test_donor_order_is_a_rotation() -> None:
+    """The order is best first, rotated by the island's name.
+
+    No donor is left out or asked twice.
+    """
     for n in range(24):
         order = donors_in_turn(Island(f"local-{n}"), DONORS)
         at = order.index(DONORS[0])

@@ -36,12 +36,12 @@ LIFE = Life(Island("a"), Incarnation(1))
 F0, F1 = Fragment(0), Fragment(1)
 V0, V1, V2, V3 = (Version(0, number) for number in range(4))
 NO_ENDS: Any = None
-"""The ends of a wire over which nothing goes."""
+"""Placeholders for links that send nothing."""
 
 
 @pytest.fixture
 def mail() -> Mailbox:
-    """The mailbox of a learner at its first boundary, without data."""
+    """Return the mailbox of a learner at its first boundary, without data."""
     terms = habits(LIFE.island, "g", Wire.F32, Schedule(4, 2), 2, 1).terms(AdoptRule.OVERWRITE, 1)
     state = begun(terms, Granted(LIFE, 0, (V0, V0), ()), [V0, V0], Lease(0), 0)
     mail = Mailbox(lambda: 0.0)
@@ -50,7 +50,7 @@ def mail() -> Mailbox:
 
 
 def offer(number: int) -> Offer:
-    """Arrays that name their version."""
+    """Return an offer whose arrays hold their version."""
     arrays: Any = np.full(1, number, np.float32)
     return Offer(arrays, arrays, None)
 
@@ -65,7 +65,7 @@ def adopted(mail: Mailbox) -> tuple[Fragment, Version, Offer]:
     return word.word.fragment, word.word.version, word.offer
 
 
-def test_an_adoption_leaves_with_its_arrays_whatever_is_offered_meanwhile(mail: Mailbox) -> None:
+def test_adoption_keeps_its_own_arrays_despite_later_offers(mail: Mailbox) -> None:
     first, second, third = offer(1), offer(2), offer(3)
     mail.offered(LIFE, F0, V1, first)
     mail.offered(LIFE, F0, V2, second)  # before the first one is served
@@ -75,24 +75,24 @@ def test_an_adoption_leaves_with_its_arrays_whatever_is_offered_meanwhile(mail: 
     assert adopted(mail) == (F0, V3, third)
 
 
-def test_of_several_versions_between_two_boundaries_the_newest_is_adopted(mail: Mailbox) -> None:
+def test_adopts_the_newest_version_between_two_boundaries(mail: Mailbox) -> None:
     mail.happens(Ready(9))
     assert isinstance(todo(mail), Step)
     newest = offer(3)
     mail.offered(LIFE, F0, V1, offer(1))
     mail.offered(LIFE, F0, V3, newest)
-    mail.offered(LIFE, F0, V2, offer(2))  # late, and no news
+    mail.offered(LIFE, F0, V2, offer(2))  # late and outdated
     mail.happens(Stepped(1, Lease(0), 8))
     assert adopted(mail) == (F0, V3, newest)
 
 
-def test_a_version_that_is_no_news_is_dropped(mail: Mailbox) -> None:
+def test_drops_an_outdated_version(mail: Mailbox) -> None:
     mail.offered(LIFE, F0, V0, offer(0))
     mail.offered(Life(LIFE.island, Incarnation(2)), F0, V1, offer(1))
     assert todo(mail) is None
 
 
-def test_a_hand_in_leaves_with_the_future_of_whoever_asked(mail: Mailbox) -> None:
+def test_hand_in_leaves_with_the_future_of_its_request(mail: Mailbox) -> None:
     mail.happens(Ready(9))
     todo(mail)
     one, same, other = (mail.asks(LIFE, p, None) for p in (F0, F0, F1))
@@ -104,9 +104,7 @@ def test_a_hand_in_leaves_with_the_future_of_whoever_asked(mail: Mailbox) -> Non
     assert [each.asked for each in handings if isinstance(each, Handing)] == [one, other]
 
 
-def test_whoever_waits_is_answered_when_the_life_ends_in_the_middle_of_a_hand_in(
-    mail: Mailbox,
-) -> None:
+def test_all_waiters_are_answered_when_the_life_ends_mid_hand_in(mail: Mailbox) -> None:
     mail.happens(Ready(9))
     todo(mail)
     decided = mail.asks(LIFE, F0, None)
@@ -122,7 +120,7 @@ def test_whoever_waits_is_answered_when_the_life_ends_in_the_middle_of_a_hand_in
     assert mail.history.outlive(LIFE) == "its learner broke"
 
 
-def test_a_life_that_has_ceased_ends_and_says_nothing_more(mail: Mailbox) -> None:
+def test_ceased_life_ends_and_sends_nothing_more(mail: Mailbox) -> None:
     mail.happens(Ceased(Void(LIFE, "over")), Life(LIFE.island, Incarnation(2)))
     assert todo(mail) is None
     mail.happens(Ceased(Void(LIFE, "over")), LIFE)
@@ -132,17 +130,17 @@ def test_a_life_that_has_ceased_ends_and_says_nothing_more(mail: Mailbox) -> Non
     assert mail.asks(LIFE, F0, None) is None
 
 
-# --- the rule -------------------------------------------------------------------------------------
+# --- the locking rule ------------------------------------------------------------------------
 
 
-def test_no_word_that_stands_for_data_leaves_without_it() -> None:
-    """`Adopt` and `HandOver` name arrays and a future by a key: they leave beside these."""
+def test_words_that_refer_to_data_leave_with_it() -> None:
+    """`Adopt` and `HandOver` name arrays and a future by a key, so they leave with these."""
     assert not {Adopt, HandOver} & {*get_args(Todo)}
     assert "Todo" in inspect.signature(Mailbox.next_to_do).return_annotation
 
 
-def test_only_the_mailbox_takes_its_lock_and_touches_its_fields() -> None:
-    """So each method is one critical section, and no key goes from one to the next."""
+def test_only_the_mailbox_takes_its_lock_and_uses_its_fields() -> None:
+    """Each method is therefore one critical section, and no key goes from one to the next."""
     mail = Mailbox(lambda: 0.0)
     for guarded in (mail, mail.history, mail.donations):
         public = [name for name in vars(guarded) if not name.startswith("_")]
@@ -165,7 +163,7 @@ def test_only_the_mailbox_takes_its_lock_and_touches_its_fields() -> None:
     ("module", "name"),
     [(mailbox, "Mailbox"), (life_history, "LifeHistory"), (donations, "Donations")],
 )
-def test_a_method_of_the_mailbox_is_one_critical_section(module: ModuleType, name: str) -> None:
+def test_each_mailbox_method_is_one_critical_section(module: ModuleType, name: str) -> None:
     tree = ast.parse(inspect.getsource(module))
     (body,) = (each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == name)
     for method in body.body:

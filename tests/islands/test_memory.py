@@ -1,4 +1,4 @@
-"""What a learner holds on its devices, in bytes a parameter, also when it joins again or gives."""
+"""A learner's device memory in bytes a parameter, also while it rejoins or donates moments."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ from tests.islands.test_learner import WAIT_S, Numbers, until
 
 FRAGMENTS, EVERY = 4, 1000
 MATRICES, OTHERS = 4 * 64 * 64, 100 * 64
-"""Parameters: Muon keeps one number of each of the former, AdamW two of each."""
+"""Numbers of parameters: Muon keeps one moment of each matrix element; AdamW two of each."""
 PARAMETERS = MATRICES + OTHERS
 SLACK = 0.05
-"""Bytes a parameter for counters, batches and losses: it is a small model."""
+"""Bytes a parameter for counters, batches and losses, which count in so small a model."""
 KINDS: tuple[OptimizerKind, ...] = ("adamw", "muon")
 
 
@@ -91,7 +91,7 @@ def on_devices() -> int:
 
 
 def moments_bytes(kind: OptimizerKind) -> float:
-    """A parameter's, on average."""
+    """Return the bytes of moments a parameter, on average."""
     return 8.0 if kind == "adamw" else (4 * MATRICES + 8 * OTHERS) / PARAMETERS
 
 
@@ -106,8 +106,10 @@ PORT = FragmentPort(LAYOUT, AdoptRule.OVERWRITE)
 
 
 class Scales(Inner):
-    """Weighs what lies on the devices, on the thread that trains: after each step, and whenever
-    something was put there or given away. `most`: bytes a parameter since it was emptied, by when.
+    """An inner step that measures the device memory, on the thread that trains.
+
+    It measures after each step, and whenever arrays are placed or given away. `most` holds the
+    maximum in bytes a parameter since it was emptied, by occasion.
     """
 
     def __init__(self, kind: OptimizerKind) -> None:
@@ -147,7 +149,7 @@ class Scales(Inner):
 
 
 class Coordinator(Link):
-    """Grants lives and data, and when asked whole fragments and a donor's moments."""
+    """A coordinator that grants lives, data, whole fragments and a donor's moments."""
 
     def __init__(self, given: list[NDArray[Any]] | None = None) -> None:
         self.lives: list[Life] = []
@@ -184,7 +186,7 @@ class Coordinator(Link):
 def trained(
     inner: Scales, link: Coordinator, encode: Where = "host"
 ) -> Generator[tuple[Learner, Callable[[], None]]]:
-    """A learner that trains; and a function that returns when it has made some more steps."""
+    """Yield a learner that trains, and a function that waits for some more steps."""
     schedule = Schedule(EVERY, FRAGMENTS)
     habits = a_habits(Island("a"), "g", Wire.BF16, schedule, 2, 1, encode=encode)
     learner = Learner(
@@ -213,10 +215,10 @@ def trained(
         ("muon", False, "host"),
     ],
 )
-def test_to_join_again_takes_no_more_than_to_train(
+def test_rejoining_needs_no_more_memory_than_training(
     kind: OptimizerKind, distrusted: bool, encode: Where
 ) -> None:
-    """The life before has handed in everything, and keeps a copy of that."""
+    """The former life has handed in everything, and keeps a copy of it."""
     inner, link = Scales(kind), Coordinator()
     steady = 4 + moments_bytes(kind) + 4 * (encode == "device")
     with trained(inner, link, encode) as (learner, some_steps):
@@ -234,7 +236,7 @@ def test_to_join_again_takes_no_more_than_to_train(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_to_join_with_a_donors_moments_takes_no_more_than_to_train(kind: OptimizerKind) -> None:
+def test_joining_with_donated_moments_needs_no_more_memory(kind: OptimizerKind) -> None:
     donor = compiled(kind)
     state, _ = donor.step(donor.start(init(0)), np.zeros((1, 1), np.float32), 0)
     given = donor.moments(state)
@@ -246,7 +248,7 @@ def test_to_join_with_a_donors_moments_takes_no_more_than_to_train(kind: Optimiz
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_to_give_its_moments_takes_a_donor_nothing_on_its_devices(kind: OptimizerKind) -> None:
+def test_donating_moments_needs_no_device_memory(kind: OptimizerKind) -> None:
     inner, link = Scales(kind), Coordinator()
     with trained(inner, link) as (learner, some_steps):
         some_steps()

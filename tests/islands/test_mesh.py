@@ -1,4 +1,4 @@
-"""Islands of several devices: what lies where, what is refused, and that nobody else can tell."""
+"""Islands of several devices: array placement, refused meshes, and results as on one device."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def batches(count: int) -> list[np.ndarray]:
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """All that an island has of the small task on these devices, compiled once."""
+    """One island's inner step and fragment port for the small task, compiled once."""
 
     devices: Devices
     inner: Inner
@@ -65,8 +65,10 @@ class Kit:
 
 
 def played(kit: Kit) -> list[np.ndarray]:
-    """The fragments after so many rounds in lock-step of one island, whose public fragments are
-    the mean of where it was and where it is."""
+    """Return the fragments after `ROUNDS` rounds in lock-step of one island.
+
+    Each public fragment becomes the mean of the former one and the island's parameters.
+    """
     inner, port = kit.inner, kit.port
     state = inner.start(TASK.init(0))
     public = [np.asarray(port.take(state.params, p))[:size] for p, size in SIZES]
@@ -82,7 +84,7 @@ def played(kit: Kit) -> list[np.ndarray]:
 
 
 def handed_in(kit: Kit, wire: Wire, where: Where) -> list[bytes]:
-    """Two hand-ins of each fragment of the same parameters, the second with what the first left."""
+    """Return two hand-ins of each fragment, the second one with the residual of the first."""
     encode, found = ENCODERS[where](wire), list[bytes]()
     params, before = kit.inner.place(TASK.init(1)), kit.inner.place(TASK.init(0))
     for p, size in SIZES:
@@ -95,7 +97,7 @@ def handed_in(kit: Kit, wire: Wire, where: Where) -> list[bytes]:
 
 
 def share(kit: Kit) -> float:
-    """Of the large leaves of parameters and moments, what one device holds."""
+    """Return the share of the large leaves of parameters and moments that one device holds."""
     state, _ = kit.inner.step(kit.inner.start(TASK.init(0)), batches(1)[0], 0)
     large = [leaf for leaf in jax.tree.leaves(state) if leaf.ndim > 1 and min(leaf.shape[1:]) > 8]
     held = sum(leaf.addressable_shards[0].data.nbytes for leaf in large)
@@ -103,8 +105,10 @@ def share(kit: Kit) -> float:
 
 
 def lies_right(kit: Kit) -> bool:
-    """Fill every fragment with threes: are all parameters threes, each where the step wants it?
-    And is a flat fragment in whole blocks, as many on each device?"""
+    """Return whether parameters filled with threes lie where the step wants them.
+
+    A flat fragment must also have whole blocks, the same number on each device.
+    """
     params, port = kit.inner.place(TASK.init(0)), kit.port
     overwriting = FragmentPort(LAYOUT, AdoptRule.OVERWRITE, 0.0, kit.devices)
     for p, size in SIZES:
@@ -122,7 +126,7 @@ def lies_right(kit: Kit) -> bool:
 
 
 def shared(kit: Kit, kind: OptimizerKind) -> list[np.ndarray]:
-    """First moments after a mean of half of them was adopted a step later, and another step."""
+    """Return first moments after adopting half of them a step later, and one more step."""
     inner = kit.inner
     moments = MomentsPort(TASK, LAYOUT, optimizer_spec(kind=kind), inner.devices)
     first, second, third = batches(3)
@@ -139,7 +143,7 @@ def shared(kit: Kit, kind: OptimizerKind) -> list[np.ndarray]:
 
 
 def compare() -> dict[str, Any]:
-    """In a process of eight devices: all meshes beside one device."""
+    """Compare all meshes with one device; runs in a process of eight devices."""
     said: dict[str, Any] = {"apart": {}, "bits": {}, "share": {}, "right": {}, "moments": {}}
     one_device, last = Devices(TASK, devices=jax.devices()[:1]), MESHES[-1]
     ones: dict[Any, Any] = {}
@@ -163,8 +167,10 @@ def compare() -> dict[str, Any]:
 
 
 def said_by_eight(module: str, call: str) -> Any:
-    """What a call of a function of a test module says in a process of its own, of eight devices:
-    how many there are is said before JAX begins."""
+    """Return the result of a test module's function, called in a process of eight devices.
+
+    The number of devices has to be set before JAX starts.
+    """
     environment = os.environ | {
         "XLA_FLAGS": f"{devices_of_cpus(DEVICES)} {ONE_THREAD}",
         "JAX_PLATFORMS": "cpu",
@@ -184,7 +190,7 @@ def said() -> dict[str, Any]:
 
 
 def of_eight(test: Callable[..., None]) -> Callable[..., None]:
-    """It waits for a process of eight devices, for a minute and more."""
+    """Mark a test that waits for a process of eight devices, for a minute or longer."""
     return pytest.mark.long(pytest.mark.slow(pytest.mark.timeout(600)(test)))
 
 
@@ -218,26 +224,26 @@ def test_what_is_put_in_place_lies_where_the_step_wants_it(said: Any) -> None:
     assert said["right"] == {str(sizes): True for sizes, _, _ in MESHES}
 
 
-# --- what is refused, and what is found for a leaf ------------------------------------------------
+# --- refused meshes, and the split of a leaf --------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("shape", "devices", "whole"),
     [((1, -1, 1), 6, (1, 6, 1)), ((2, -1, 1), 8, (2, 4, 1)), ((2, 2, 2), 8, (2, 2, 2))],
 )
-def test_the_rest_of_the_devices_is_filled_in(
+def test_minus_one_fills_in_the_remaining_devices(
     shape: tuple[int, int, int], devices: int, whole: tuple[int, int, int]
 ) -> None:
     assert MeshShape(*shape).over(devices) == MeshShape(*whole)
 
 
 @pytest.mark.parametrize("shape", [(2, 2, 1), (3, -1, 1), (1, 1, 16), (16, -1, 1)])
-def test_a_mesh_of_other_devices_is_refused_with_both_numbers(shape: tuple[int, int, int]) -> None:
+def test_refuses_a_mesh_that_does_not_match_the_devices(shape: tuple[int, int, int]) -> None:
     with pytest.raises(UserMistake, match=r"data = .* and the island has 8; give sizes whose"):
         MeshShape(*shape).over(8)
 
 
-def test_a_leaf_is_split_along_the_largest_axis_that_divides() -> None:
+def test_leaf_is_split_along_the_largest_divisible_axis() -> None:
     devices = Devices(TASK, devices=jax.devices()[:1])
     devices.shape = MeshShape(1, 4, 2)
     filled = devices._filled_in  # pyright: ignore[reportPrivateUsage]
@@ -263,7 +269,7 @@ def test_a_leaf_is_split_along_the_largest_axis_that_divides() -> None:
         (PartitionSpec(None, ("fsdp", "tensor")), "its axis of 36 does not divide by 8"),
     ],
 )
-def test_a_wish_that_cannot_be_is_refused_by_the_leafs_path(spec: PartitionSpec, why: str) -> None:
+def test_impossible_sharding_is_refused_with_the_leafs_path(spec: PartitionSpec, why: str) -> None:
     wishing = replace(TASK, sharding=lambda path, shape: spec if path == "head" else None)
     found = misfits(wishing, MeshShape(1, 4, 2))
     assert len(found) == 1
@@ -271,7 +277,7 @@ def test_a_wish_that_cannot_be_is_refused_by_the_leafs_path(spec: PartitionSpec,
     assert why in found[0]
 
 
-def test_every_leaf_that_cannot_be_is_named() -> None:
+def test_every_leaf_with_an_impossible_sharding_is_named() -> None:
     wrong = replace(TASK, sharding=lambda path, shape: PartitionSpec("model"))
     with pytest.raises(UserMistake, match="embedding") as refused:
         Devices(wrong, devices=jax.devices()[:1])

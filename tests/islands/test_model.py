@@ -1,4 +1,4 @@
-"""The transformer: against a naive twin, and the properties that make it a language model."""
+"""The transformer matches a naive reference, and has the properties of a language model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = ModelSpec(vocabulary=50, width=32, layers=2, heads=2, hidden=40)
 
 
 def grown(spec: ModelSpec, seed: int = 0) -> Any:
-    """Parameters as after some training: head and gains, zero at the start, are not zero."""
+    """Return parameters as after some training, in which head and gains are not zero."""
     rng = np.random.default_rng(seed)
     params = model.init(spec, seed)
     return jax.tree.map(
@@ -36,7 +36,7 @@ def tokens(spec: ModelSpec, batch: int, time: int, seed: int = 1) -> np.ndarray:
 
 
 def naive_logits(spec: ModelSpec, params: Any, sequence: np.ndarray) -> np.ndarray:
-    """One sequence [T], in float64, position by position and head by head."""
+    """Return the logits of one sequence [T] in float64, position by position and head by head."""
     size = spec.width // spec.heads
     turns = 10_000.0 ** (-np.arange(0, size, 2) / size)
 
@@ -69,7 +69,7 @@ def naive_logits(spec: ModelSpec, params: Any, sequence: np.ndarray) -> np.ndarr
     return np.stack([norm(x, params["norm"]) @ params["head"] for x in xs])
 
 
-def test_agrees_with_a_naive_twin() -> None:
+def test_logits_match_a_naive_reference() -> None:
     params, batch = grown(SMALL), tokens(SMALL, 2, 9)
     ours = np.asarray(logits(SMALL, params, jnp.asarray(batch)))
     assert ours.dtype == np.float32
@@ -77,7 +77,7 @@ def test_agrees_with_a_naive_twin() -> None:
         np.testing.assert_allclose(row, naive_logits(SMALL, params, sequence), rtol=0, atol=2e-4)
 
 
-def test_loss_is_the_mean_of_minus_log_p() -> None:
+def test_loss_is_the_mean_negative_log_likelihood() -> None:
     params, batch = grown(SMALL), tokens(SMALL, 2, 9)
     wanted = []
     for sequence in batch:
@@ -88,12 +88,12 @@ def test_loss_is_the_mean_of_minus_log_p() -> None:
     assert found == pytest.approx(np.mean(wanted), abs=1e-5)
 
 
-def test_knows_nothing_at_the_start() -> None:
+def test_initial_loss_is_log_of_the_vocabulary() -> None:
     found = float(loss(SMALL, model.init(SMALL, 0), jnp.asarray(tokens(SMALL, 2, 9))))
     assert found == pytest.approx(math.log(SMALL.vocabulary), abs=1e-5)
 
 
-def test_a_later_token_changes_no_earlier_logit() -> None:
+def test_later_token_changes_no_earlier_logit() -> None:
     params, batch = grown(SMALL), tokens(SMALL, 1, 12)
     before = np.asarray(logits(SMALL, params, jnp.asarray(batch)))
     for place in range(12):
@@ -104,7 +104,7 @@ def test_a_later_token_changes_no_earlier_logit() -> None:
         assert np.all(np.any(after[0, place:] != before[0, place:], axis=-1)), "all later ones see"
 
 
-def test_a_gradient_reaches_every_layer_of_every_leaf() -> None:
+def test_gradient_reaches_every_layer_of_every_leaf() -> None:
     batch = jnp.asarray(tokens(SMALL, 8, 17))
     _, grads = loss_and_grads(SMALL, grown(SMALL), batch)
     for path, grad in jax.tree_util.tree_flatten_with_path(grads)[0]:
@@ -113,7 +113,7 @@ def test_a_gradient_reaches_every_layer_of_every_leaf() -> None:
         assert all(float(jnp.max(jnp.abs(layer))) > 0 for layer in layers), path
 
 
-def test_scores_of_rotated_vectors_depend_on_their_distance_alone() -> None:
+def test_rotary_scores_depend_only_on_the_distance() -> None:
     spec = ModelSpec(width=16, heads=1)
     rng = np.random.default_rng(0)
     query, key = (jnp.asarray(rng.standard_normal(16), jnp.float32) for _ in range(2))
@@ -144,21 +144,21 @@ def test_bfloat16_computes_about_the_same_and_keeps_float32_parameters() -> None
     assert cosine > 0.99
 
 
-def test_init_is_decided_by_the_seed() -> None:
+def test_init_is_determined_by_the_seed() -> None:
     first, again, other = (jax.tree.leaves(model.init(SMALL, seed)) for seed in (3, 3, 4))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
     assert all(leaf.dtype == np.float32 for leaf in first)
 
 
-def test_each_leaf_is_drawn_by_itself() -> None:
-    """So that nobody needs room for more than one."""
+def test_each_leaf_can_be_initialized_separately() -> None:
+    """Initialization then needs memory for one leaf only."""
     for keys, leaf in jax.tree_util.tree_flatten_with_path(model.init(SMALL, 3))[0]:
         alone = model.init_leaf(SMALL, leaf_path(keys), 3)
         assert np.array_equal(np.asarray(alone), np.asarray(leaf)), leaf_path(keys)
 
 
-def test_a_depth_that_the_unrolling_does_not_divide() -> None:
+def test_depth_need_not_be_a_multiple_of_the_unrolling() -> None:
     deep = ModelSpec(vocabulary=20, width=16, layers=2 * model.UNROLLED_LAYERS + 1, hidden=16)
     params, batch = grown(deep), tokens(deep, 1, 5)
     ours = np.asarray(logits(deep, params, jnp.asarray(batch)))

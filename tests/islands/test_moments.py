@@ -1,4 +1,4 @@
-"""Shared first moments at a learner: as the formula says, leaf by leaf, whatever the optimizer."""
+"""Shared first moments at a learner follow the formula, leaf by leaf, for every optimizer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ KINDS: tuple[OptimizerKind, ...] = ("muon", "adamw")
 
 @cache
 def made(kind: OptimizerKind) -> tuple[Inner, MomentsPort]:
-    """Compiled once; neither keeps a state."""
+    """Return an inner step and a moments port; both are compiled once and keep no state."""
     return Inner(TASK, spec_of(kind)), MomentsPort(TASK, LAYOUT, spec_of(kind))
 
 
@@ -67,7 +67,7 @@ def stepped(inner: Inner, state: InnerState, first: int, last: int, seed: int = 
 
 
 def raw(task: Task, layout: Layout, state: optax.OptState, p: Fragment) -> NDArray[np.float64]:
-    """The first moments of a fragment, as optax has them; found by the path of each leaf."""
+    """Return the first moments of a fragment from optax's state, found by the path of each leaf."""
     found = dict[str, NDArray[np.float64]]()
     for keys, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
         path = leaf_path(keys)
@@ -81,7 +81,7 @@ def raw(task: Task, layout: Layout, state: optax.OptState, p: Fragment) -> NDArr
 
 
 def decays(kind: OptimizerKind, p: Fragment) -> NDArray[np.float64]:
-    """Beta of each element of a fragment."""
+    """Return beta of each element of a fragment."""
     spec, shapes = spec_of(kind), jax.tree_util.tree_flatten_with_path(TASK.shapes)[0]
     of = [
         spec.momentum if kind == "muon" and is_matrix(TASK, leaf_path(keys), leaf) else spec.b1
@@ -91,15 +91,13 @@ def decays(kind: OptimizerKind, p: Fragment) -> NDArray[np.float64]:
 
 
 def shared_of(kind: OptimizerKind, p: Fragment) -> NDArray[np.bool_]:
-    """Which elements of a fragment are shared: of Muon's leaves, or all."""
+    """Return which elements of a fragment are shared: those of Muon's leaves, or all."""
     return (decays(kind, p) == spec_of(kind).momentum) | (kind == "adamw")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_mean_replaces_what_was_handed_in_and_keeps_the_gradients_since(
-    kind: OptimizerKind,
-) -> None:
+def test_mean_replaces_the_moments_handed_in_and_keeps_later_gradients(kind: OptimizerKind) -> None:
     inner, port = made(kind)
     seen, tau = 5, 3
     for p in map(Fragment, range(FRAGMENTS)):
@@ -122,10 +120,8 @@ def test_a_mean_replaces_what_was_handed_in_and_keeps_the_gradients_since(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_islands_that_adopt_their_mean_at_once_have_the_moment_of_the_mean_gradient(
-    kind: OptimizerKind,
-) -> None:
-    """With tau = 0 and the mean of all islands every step, m is that of the mean of gradients."""
+def test_adopting_the_mean_at_once_gives_the_mean_gradients_moment(kind: OptimizerKind) -> None:
+    """If tau = 0 and the mean is over all islands at each step, m is that of the mean gradient."""
     inner, port = made(kind)
     first = [stepped(inner, inner.start(TASK.init(0)), 0, 3, seed) for seed in (1, 2, 3)]
     owns = [
@@ -149,14 +145,14 @@ def test_islands_that_adopt_their_mean_at_once_have_the_moment_of_the_mean_gradi
             assert np.allclose(found, wanted, rtol=1e-4, atol=1e-8)
 
 
-def test_who_joins_has_the_shared_moments_of_hidden_matrices_and_no_others() -> None:
+def test_joining_learner_takes_shared_moments_of_hidden_matrices_only() -> None:
     spec, clock = spec_of("muon"), 40
     inner, port = made("muon")
     rng = np.random.default_rng(0)
     shared: dict[Fragment, Flat] = {
         Fragment(p): rng.normal(size=size).astype(np.float32)
         for p, size in enumerate(LAYOUT.sizes)
-        if p != 1  # nobody has handed any in of this one
+        if p != 1  # no moments of this one were handed in
     }
     state = inner.start(TASK.init(0))
     joined = inner.place_moments(port.joined(state.opt_state, shared, clock))
@@ -171,14 +167,14 @@ def test_who_joins_has_the_shared_moments_of_hidden_matrices_and_no_others() -> 
     )
 
 
-def test_at_the_beginning_of_a_run_there_is_nothing_to_join() -> None:
+def test_joining_without_shared_moments_changes_nothing() -> None:
     inner, port = made("muon")
     state = inner.start(TASK.init(0)).opt_state
     assert port.joined(state, {}, 7) is state
     assert port.joined(state, {Fragment(0): np.ones(LAYOUT.sizes[0], np.float32)}, 0) is state
 
 
-# --- with what is handed in -----------------------------------------------------------------------
+# --- moments beside hand-ins -----------------------------------------------------------------
 
 
 def replica_of(every: int) -> Replica:
@@ -197,7 +193,7 @@ def over(base: int, start: int, stop: int) -> HandOver:
 
 
 @pytest.mark.parametrize("every", [1, 3])
-def test_moments_go_along_with_every_so_many_th_merge(every: int) -> None:
+def test_moments_are_sent_with_every_nth_merge(every: int) -> None:
     replica = replica_of(every)
     encode = ENCODERS["host"]
     uplink = Uplink(LIFE, encode(Wire.F32), LAYOUT, moments=encode(Wire.INT8))
@@ -218,14 +214,14 @@ def test_moments_go_along_with_every_so_many_th_merge(every: int) -> None:
             assert (off <= np.abs(own).max() / 100).all()
 
 
-def test_without_a_mean_or_without_having_handed_any_in_moments_stay_the_islands_own() -> None:
+def test_moments_stay_local_without_a_mean_or_own_contribution() -> None:
     p, replica, (inner, _) = Fragment(0), replica_of(2), made("muon")
     size = LAYOUT.sizes[p]
     flat = np.zeros(size, np.float32)
     mean = inner.place_flat(np.full(size, 7, np.float32), size)
 
     def adopted(base: int, with_mean: bool) -> bool:
-        """Were the moments changed?"""
+        """Return whether the moments have changed."""
         before = raw(TASK, LAYOUT, replica.state.opt_state, p)
         replica.take(over(base, 0, 1))
         replica.adopt(p, flat, inner.place_flat(flat, flat.size), mean if with_mean else None)
@@ -233,17 +229,17 @@ def test_without_a_mean_or_without_having_handed_any_in_moments_stay_the_islands
 
     replica.step(batches(1, 1)[0], 0)
     assert adopted(base=1, with_mean=True)
-    assert not adopted(base=1, with_mean=False)  # nobody has handed any in
-    assert not adopted(base=2, with_mean=True)  # others have, and this one had not
+    assert not adopted(base=1, with_mean=False)  # no island has handed any in
+    assert not adopted(base=2, with_mean=True)  # others have handed some in, this one has not
     replica.take(over(1, 0, 1))
     replica.adopt(p, flat, inner.place_flat(flat, flat.size), None)
     before = raw(TASK, LAYOUT, replica.state.opt_state, p)
-    replica.adopt(p, flat, inner.place_flat(flat, flat.size), mean)  # what was handed in is used up
+    replica.adopt(p, flat, inner.place_flat(flat, flat.size), mean)  # they are used up
     assert np.array_equal(before, raw(TASK, LAYOUT, replica.state.opt_state, p))
 
 
-def test_a_mean_of_another_version_than_the_one_that_is_adopted_is_left_out() -> None:
-    """Whether it came with the publication, or with the differences that were asked for."""
+def test_mean_of_another_version_is_ignored() -> None:
+    """The mean may come with the publication, or with differences that were fetched."""
     p, values = Fragment(0), np.ones(4, np.float32)
     sent = WithMoments(values, 2 * values)
     v2, v3, v4, v5 = (Version(0, number) for number in (2, 3, 4, 5))
@@ -259,7 +255,7 @@ def test_a_mean_of_another_version_than_the_one_that_is_adopted_is_left_out() ->
     assert downlink.follow(Publication(p, v4, v3, ()), None) is not None
     assert np.array_equal(real(downlink.take_mean(p, v4)), 2 * values)
     assert downlink.follow(Publication(p, Version(0, 6), v5, ()), sent) is not None
-    assert downlink.take_mean(p, Version(0, 6)) is None  # what was fetched is v5, whole
+    assert downlink.take_mean(p, Version(0, 6)) is None  # the fetch returned v5 as a whole
 
 
 def real(found: Flat | None) -> Flat:

@@ -1,4 +1,4 @@
-"""A stream that is read ahead is the stream that it reads."""
+"""A prefetched stream behaves like the stream that it reads."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def stream(batch_size: int) -> Stream:
     calls=st.lists(st.one_of(st.just(-1), st.integers(0, 40)), max_size=40),
 )
 @settings(max_examples=60, deadline=None)
-def test_whatever_is_called_it_says_what_its_stream_would(
+def test_prefetched_stream_matches_its_stream_for_any_calls(
     batch_size: int, calls: Sequence[int]
 ) -> None:
-    """-1: the next batch; else a lease that is added."""
+    """A call of -1 reads the next batch; any other number adds a lease."""
     plain, ahead = stream(batch_size), Prefetched(stream(batch_size))
     for call in calls:
         if call >= 0:
@@ -43,7 +43,7 @@ def test_whatever_is_called_it_says_what_its_stream_would(
             try:
                 plain.add(lease)
             except ValueError:
-                continue  # it is held already: a batch ahead may have let go of it
+                continue  # still held here; a batch ahead may have released it
             ahead.add(lease)
         else:
             try:
@@ -55,12 +55,12 @@ def test_whatever_is_called_it_says_what_its_stream_would(
                 np.testing.assert_array_equal(ahead.next(), wanted)
         if plain.leases:
             assert ahead.remaining == plain.remaining
-            if plain.cursor != ahead.cursor:  # the next one was added when one was read to its end
+            if plain.cursor != ahead.cursor:  # the next one was added after one was read
                 assert (ahead.cursor.start, plain.cursor.start) == (LEASE, plain.cursor.start)
 
 
 class Slow:
-    """A stream whose batches are made when they may be."""
+    """A stream that makes a batch only when it is allowed to."""
 
     def __init__(self, inner: Stream) -> None:
         self._inner, self.may, self.made = inner, threading.Semaphore(0), 0
@@ -90,7 +90,7 @@ class Slow:
         return self._inner.remaining
 
 
-def test_a_batch_is_ready_before_it_is_wanted_and_one_is_enough() -> None:
+def test_prefetches_exactly_one_batch() -> None:
     slow = Slow(stream(2))
     ahead = Prefetched(slow)
     slow.may.release(10)
@@ -111,7 +111,7 @@ def test_a_batch_is_ready_before_it_is_wanted_and_one_is_enough() -> None:
     assert (ahead.cursor, ahead.remaining) == (Lease(3, LEASE), LEASE)
 
 
-def test_what_a_stream_raises_is_raised_where_its_batch_is_wanted() -> None:
+def test_stream_error_is_raised_when_the_batch_is_read() -> None:
     slow = Slow(stream(2))
     slow.raises = OSError("the disk is gone")
     ahead = Prefetched(slow)
@@ -122,7 +122,7 @@ def test_what_a_stream_raises_is_raised_where_its_batch_is_wanted() -> None:
             ahead.next()
 
 
-def test_without_a_lease_it_says_what_its_stream_says() -> None:
+def test_without_a_lease_raises_as_its_stream_does() -> None:
     ahead = Prefetched(stream(2))
     assert ahead.remaining == 0
     with pytest.raises(Starved, match="has no cursor"):
@@ -131,7 +131,7 @@ def test_without_a_lease_it_says_what_its_stream_says() -> None:
         ahead.next()
 
 
-def test_its_thread_goes_with_it() -> None:
+def test_thread_ends_with_the_stream() -> None:
     before = {*threading.enumerate()}
     ahead = Prefetched(stream(2))
     ahead.add(Lease(3))
@@ -152,7 +152,7 @@ print("over")
 """
 
 
-def test_a_stream_that_hangs_does_not_keep_its_process() -> None:
+def test_hanging_stream_does_not_block_process_exit() -> None:
     done = subprocess.run(
         [sys.executable, "-c", HANGS],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Tasks: the presets, a user's own, and what is said when one cannot be had."""
+"""Presets, a user's own task, and the messages when a task cannot be loaded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def text(tmp_path: Path) -> DataSpec:
 @pytest.mark.parametrize(
     ("preset", "millions"), [("byte-tiny", (0.10, 0.14)), ("byte-1m", (0.85, 1.1))]
 )
-def test_presets(preset: str, millions: tuple[float, float], text: DataSpec) -> None:
+def test_presets_have_their_size_and_shapes(
+    preset: str, millions: tuple[float, float], text: DataSpec
+) -> None:
     task = load_task(preset, None, {}, text)
     assert task.name == preset
     assert millions[0] * 1e6 < parameters(task) < millions[1] * 1e6
@@ -44,7 +46,7 @@ def test_presets(preset: str, millions: tuple[float, float], text: DataSpec) -> 
     assert task.vocabulary == 256
 
 
-def test_leaves_are_named_and_the_merge_is_told_what_they_are(text: DataSpec) -> None:
+def test_leaves_are_named_and_marked_as_stacked_or_embedding(text: DataSpec) -> None:
     task = load_task("byte-tiny", None, {"layers": 3}, text)
     leaves = jax.tree_util.tree_flatten_with_path(task.init(0))[0]
     shapes = {leaf_path(path): leaf.shape for path, leaf in leaves}
@@ -60,13 +62,13 @@ def test_leaf_path_names_every_kind_of_node() -> None:
     assert found == ["a/0", "a/1/0", "b/c"]
 
 
-def test_heldout_is_the_same_on_every_call(text: DataSpec) -> None:
+def test_heldout_batches_are_the_same_on_every_call(text: DataSpec) -> None:
     first, again = (load_task("byte-tiny", None, {}, text).heldout(2) for _ in range(2))
     assert len(first) > 1
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
 
 
-def test_options_of_a_preset(text: DataSpec) -> None:
+def test_options_change_a_preset(text: DataSpec) -> None:
     small = load_task("byte-tiny", None, {"layers": 1, "hidden": 32}, text)
     assert parameters(small) < parameters(load_task("byte-tiny", None, {}, text))
 
@@ -87,13 +89,13 @@ def imports(data):
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's module on the path."""
+    """Put a user's module on the path."""
     (tmp_path / "my_module_of_tasks.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
 
 
 @pytest.mark.usefixtures("mine")
-def test_a_task_of_the_users_own(text: DataSpec) -> None:
+def test_loads_a_users_own_task(text: DataSpec) -> None:
     task = load_task(None, "my_module_of_tasks:make", {"depth": 1}, text)
     assert task.name == "mine"
     assert load_task(None, "my_module_of_tasks:make", {"depth": 1, "name": "x"}, text).name == "x"
@@ -124,7 +126,7 @@ Options = dict[str, Option]
         (None, "my_module_of_tasks:wrong", {}, "returned str, not a Task"),
     ],
 )
-def test_mistakes(
+def test_mistakes_are_explained(
     preset: str | None, target: str | None, options: Options, says: str, text: DataSpec
 ) -> None:
     with pytest.raises(UserMistake) as caught:
@@ -133,6 +135,6 @@ def test_mistakes(
 
 
 @pytest.mark.usefixtures("mine")
-def test_a_defect_in_the_users_own_code_is_not_dressed_up(text: DataSpec) -> None:
+def test_error_in_user_code_is_raised_unchanged(text: DataSpec) -> None:
     with pytest.raises(ModuleNotFoundError, match="a_package_that_is_missing"):
         load_task(None, "my_module_of_tasks:imports", {}, text)

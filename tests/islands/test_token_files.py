@@ -1,4 +1,4 @@
-"""Tokens are mapped: written once for a machine, read where they are needed, never as a whole."""
+"""Token files are memory-mapped: written once per machine, and never read as a whole."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def files_of(cache: Path) -> list[str]:
     return sorted(path.name for path in cache.iterdir() if path.suffix != ".lock")
 
 
-def test_they_are_written_once_and_anew_when_the_source_has_changed(
-    texts: Path, cache: Path
-) -> None:
+def test_token_files_are_written_once_per_state_of_the_source(texts: Path, cache: Path) -> None:
     data = data_spec(str(texts), lease_windows=8, window=4)
     first = read_corpus(data)
     written = {path: path.stat().st_ino for path in cache.iterdir()}
@@ -65,14 +63,14 @@ def read_in_a_process(texts: str) -> str:
     return read_corpus(data_spec(texts, lease_windows=8, window=4)).fingerprint
 
 
-def test_several_processes_at_once_find_the_same(texts: Path, cache: Path) -> None:
+def test_concurrent_processes_share_one_set_of_files(texts: Path, cache: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(3) as pool:
         found = pool.map(read_in_a_process, [str(texts)] * 6, chunksize=1)
     assert {*found} == {read_in_a_process(str(texts))}
     assert len(files_of(cache)) == 2
 
 
-def test_where_nothing_can_be_kept_they_are_of_this_process_alone(
+def test_uses_private_tokens_if_the_cache_is_not_writable(
     texts: Path, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = data_spec(str(texts), lease_windows=8, window=4)
@@ -85,7 +83,7 @@ def test_where_nothing_can_be_kept_they_are_of_this_process_alone(
     assert "are not kept for the next time" in caplog.text
 
 
-def test_what_cannot_be_read_leaves_nothing(tmp_path: Path, cache: Path) -> None:
+def test_failed_read_leaves_no_files(tmp_path: Path, cache: Path) -> None:
     for name in ("a", "b"):
         pq.write_table(pa.table({"ids": [[1, 2], [300]]}), tmp_path / f"{name}.parquet")
     data = data_spec(str(tmp_path), "ids", tokens=True)
@@ -94,7 +92,7 @@ def test_what_cannot_be_read_leaves_nothing(tmp_path: Path, cache: Path) -> None
     assert files_of(cache) == []
 
 
-def test_what_nobody_has_used_for_a_month_goes(texts: Path, cache: Path) -> None:
+def test_unused_token_files_are_deleted(texts: Path, cache: Path) -> None:
     read_corpus(data_spec(str(texts), lease_windows=8, window=4))
     old, recent = [*cache.glob("*.train")], data_spec(str(texts), lease_windows=8, window=4, seed=1)
     for path in cache.iterdir():
@@ -104,10 +102,10 @@ def test_what_nobody_has_used_for_a_month_goes(texts: Path, cache: Path) -> None
     assert len(files_of(cache)) == 2
 
 
-def test_row_groups_are_read_one_after_another(
+def test_row_groups_do_not_change_the_result(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows, documents and the split are those of the whole table, however it is cut."""
+    """Rows, documents and the split are those of the whole table, for any row groups."""
     monkeypatch.setattr("islands.sources.PIECE_ROWS", 3)
     rows: list[str | None] = ["", "one", None, "", "two", "three", "", "four", "five", None, "six"]
     path = tmp_path / "a.parquet"
@@ -120,10 +118,10 @@ def test_row_groups_are_read_one_after_another(
     assert bytes(corpus.heldout) == b"\0".join(there[cut:]) + b"\0"
 
 
-def test_what_another_process_renames_meanwhile_is_passed_over(
+def test_ignores_a_file_renamed_by_another_process(
     texts: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has another key: its temporary file is listed, and gone when it is looked at."""
+    """A temporary file of another key is listed, but gone when it is examined."""
     cache.mkdir(parents=True)
     (aside := cache / ".another.train.4711").write_bytes(b"x")
     iterdir = Path.iterdir
@@ -158,8 +156,8 @@ print(corpus.windows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - befor
 """
 
 
-def test_memory_follows_what_is_read_and_not_the_source(tmp_path: Path) -> None:
-    """64 GiB of text: a hole in a file, which costs no disk."""
+def test_memory_does_not_grow_with_the_source(tmp_path: Path) -> None:
+    """The source has 64 GiB of text: a sparse file, which needs no disk space."""
     path = tmp_path / "large.txt"
     with path.open("wb") as file:
         file.truncate(64 * GIB)
@@ -174,7 +172,7 @@ def test_memory_follows_what_is_read_and_not_the_source(tmp_path: Path) -> None:
     )
 
 
-def test_a_stream_of_mapped_tokens_is_that_of_tokens_in_memory(texts: Path) -> None:
+def test_stream_of_mapped_tokens_equals_stream_of_tokens_in_memory(texts: Path) -> None:
     data = data_spec(str(texts), lease_windows=8, window=4)
     corpus = read_corpus(data)
     assert not corpus.train.flags.owndata, "it is mapped"

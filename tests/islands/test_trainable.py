@@ -1,4 +1,4 @@
-"""What of a task cannot be trained: found from shapes alone, and named by the path of its leaf."""
+"""Untrainable tasks are detected from shapes alone, and named by the path of the leaf."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def parameters(sound: Task, init: Callable[[], Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("preset", ["byte-tiny", "byte-1m"])
-def test_the_presets_can_be_trained(preset: str, tmp_path: Path) -> None:
+def test_presets_can_be_trained(preset: str, tmp_path: Path) -> None:
     task = load_task(preset, None, {}, data_spec(str(tmp_path)))
     shapes = shapes_of(task)
     assert of_parameters(task, shapes) == []
     assert of_loss(task, shapes, BATCH) == []
 
 
-def test_whatever_becomes_float32_on_a_device_can_be_trained(sound: Task) -> None:
+def test_leaves_that_become_float32_can_be_trained(sound: Task) -> None:
     tree = {"numpy": np.ones((2, 2)), "number": 1.0, "nothing": None, "weak": jnp.asarray(2.0)}
     assert parameters(sound, lambda: tree) == []
 
@@ -96,20 +96,18 @@ BLOCKS = {name: jnp.ones((2, 3), jnp.bfloat16) for name in ("key", "norm", "quer
         ),
     ],
 )
-def test_what_is_no_trained_parameter_is_named(
-    sound: Task, init: Callable[[], Any], says: str
-) -> None:
+def test_names_untrainable_parameters(sound: Task, init: Callable[[], Any], says: str) -> None:
     (problem,) = parameters(sound, init)
     assert problem.startswith("task mine: ")
     assert says in problem
 
 
-def test_each_kind_of_mistake_has_a_line_of_its_own(sound: Task) -> None:
+def test_each_kind_of_mistake_is_reported_once(sound: Task) -> None:
     tree = {"a": jnp.ones(2, jnp.float16), "b": np.int8(1), "c": jnp.ones(0)}
     assert len(parameters(sound, lambda: tree)) == 3
 
 
-def test_leaves_that_are_no_arrays_are_refused_with_their_place(sound: Task) -> None:
+def test_refuses_leaves_that_are_not_arrays_with_their_path(sound: Task) -> None:
     task = replace(sound, init=lambda seed: {"layer": {"activation": jnp.tanh}})
     with pytest.raises(UserMistake, match=r"task mine: init .*'layer'.*'activation'"):
         shapes_of(task)
@@ -119,7 +117,7 @@ def a_defect(seed: int) -> Params:
     return {"w": jnp.ones(2) + jnp.ones(3)}
 
 
-def test_a_defect_in_init_is_told_with_its_line(sound: Task) -> None:
+def test_error_in_init_is_reported_with_its_line(sound: Task) -> None:
     with pytest.raises(UserMistake) as caught:
         shapes_of(replace(sound, init=a_defect))
     line = a_defect.__code__.co_firstlineno + 1
@@ -152,7 +150,7 @@ one_way.defvjp(lambda x: (x, None), no_way_back)
         (lambda p, b: one_way(jnp.sum(p["w"])), "gradient of loss raises NotImplementedError"),
     ],
 )
-def test_a_loss_that_cannot_be_minimised(
+def test_reports_a_loss_that_cannot_be_minimized(
     sound: Task, loss: Callable[[Any, Any], Any], says: str
 ) -> None:
     task = replace(sound, loss=loss)
@@ -162,12 +160,12 @@ def test_a_loss_that_cannot_be_minimised(
 
 
 @pytest.mark.parametrize("kind", [jnp.float32, jnp.bfloat16])
-def test_a_loss_may_be_of_any_real_type(sound: Task, kind: Any) -> None:
+def test_loss_may_be_of_any_float_type(sound: Task, kind: Any) -> None:
     task = replace(sound, loss=lambda p, b: sum_of_squares(p, b).astype(kind))
     assert of_loss(task, shapes_of(task), BATCH) == []
 
 
-def test_what_a_batch_must_be(sound: Task) -> None:
+def test_reports_a_batch_without_a_window_axis(sound: Task) -> None:
     shapes = shapes_of(sound)
     (problem,) = of_loss(sound, shapes, {"x": BATCH, "count": 3})
     assert (
@@ -176,8 +174,8 @@ def test_what_a_batch_must_be(sound: Task) -> None:
     )
 
 
-def test_nothing_is_computed(sound: Task) -> None:
-    """An array that a terminal could never hold is no more than its shape here."""
+def test_checks_compute_nothing(sound: Task) -> None:
+    """Here an array too large for any machine is only a shape."""
     task = replace(sound, init=lambda seed: {"w": jnp.zeros((2**20, 2**20))})
     shapes = shapes_of(task)
     assert of_parameters(task, shapes) == []
@@ -185,7 +183,7 @@ def test_nothing_is_computed(sound: Task) -> None:
 
 
 def scanned(params: Params, batch: Batch) -> jax.Array:
-    """Two layers in a scan; `statistics` of each is carried along and has no part in the loss."""
+    """Two layers in a scan; each layer's `statistics` is carried along without use in the loss."""
 
     def layer(x: jax.Array, leaves: Params) -> tuple[jax.Array, jax.Array]:
         return jnp.tanh(x @ leaves["w"]), jax.lax.stop_gradient(leaves["statistics"])
@@ -219,7 +217,7 @@ def scanned(params: Params, batch: Batch) -> jax.Array:
         ),
     ],
 )
-def test_a_leaf_that_the_loss_cannot_train_is_named(
+def test_names_a_leaf_without_a_gradient(
     sound: Task, init: Callable[[int], Params], loss: Callable[..., jax.Array], says: str
 ) -> None:
     task = replace(sound, init=init, loss=loss)
@@ -228,7 +226,7 @@ def test_a_leaf_that_the_loss_cannot_train_is_named(
     assert says in problem
 
 
-def test_a_leaf_that_only_some_batches_reach_is_trained(sound: Task) -> None:
+def test_accepts_a_leaf_that_only_some_batches_use(sound: Task) -> None:
     def loss(params: Params, batch: Batch) -> jax.Array:
         return jax.lax.cond(
             jnp.sum(batch) > 0,

@@ -1,4 +1,4 @@
-"""Moving averages of the global model: against a naive twin, and without effect on the run."""
+"""Moving averages of the global model match a naive reference and do not affect the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cluster.config.schema import Config
 from tests.given import sums
 
 
-def test_an_average_is_the_weighted_sum_of_all_models_seen() -> None:
+def test_average_is_the_weighted_sum_of_all_models() -> None:
     rng = np.random.default_rng()
     models = rng.normal(size=(40, 5)).astype(np.float32)
     average = Average(0.5, constant=8.0)
@@ -24,12 +24,12 @@ def test_an_average_is_the_weighted_sum_of_all_models_seen() -> None:
         average.update(t, [model[:2], model[2:]])
     decay = math.exp(-1 / 8)
     weights = np.array([(1 - decay) * decay ** (len(models) - t) for t in range(1, 41)])
-    weights[0] /= 1 - decay  # the first model is where it starts
+    weights[0] /= 1 - decay  # the average starts at the first model
     expected = weights @ models.astype(np.float64)
     np.testing.assert_allclose(np.concatenate(average.flats), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_an_update_over_several_steps_weighs_them_as_that_many_updates() -> None:
+def test_update_over_several_steps_counts_as_that_many_updates() -> None:
     one, many = Average(0.5, constant=8.0), Average(0.5, constant=8.0)
     first, second = np.zeros(3, np.float32), np.ones(3, np.float32)
     one.update(1, [first])
@@ -40,7 +40,7 @@ def test_an_update_over_several_steps_weighs_them_as_that_many_updates() -> None
     np.testing.assert_allclose(one.flats[0], many.flats[0], rtol=1e-6)
 
 
-def test_the_model_is_asked_for_as_often_as_the_shortest_average_needs_it() -> None:
+def test_model_is_read_as_often_as_the_shortest_average_needs() -> None:
     asked = list[int]()
     averages = Averages.of([0.1, 1.0], steps=10 * UPDATES)
     for t in range(1, 10 * UPDATES + 1):
@@ -76,7 +76,7 @@ def config_of(text: Path, mode: str) -> Config:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["decoupled", "data-parallel"])
-def test_averages_are_judged_and_change_nothing_else(text: Path, mode: str) -> None:
+def test_averages_are_evaluated_and_change_nothing_else(text: Path, mode: str) -> None:
     config = config_of(text, mode)
     plain = train(config, Timing(), 0).figures
     averaged = train(config, Timing(), 0, [1e-6, 0.2]).figures

@@ -1,4 +1,4 @@
-"""`bench accelerator` on a CPU with tiny models: its figures are of what they say they are of."""
+"""`bench accelerator` on a CPU with tiny models: each figure measures what it is named for."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OURS = {"coordinator", "islands", "cluster", "archipelago"}
 MACHINE = {
     "jax", "jaxlib", "numpy", "scipy", "ml_dtypes", "opt_einsum", "numba", "llvmlite", "pyarrow",
 }  # fmt: skip
-"""What a machine with an accelerator has."""
+"""The packages on a machine with an accelerator."""
 BARE = """
 import sys
 
@@ -61,19 +61,19 @@ class Bare:
 
 sys.meta_path[:] = [Bare()]
 """
-"""Makes a Python one of a machine that has these names and the standard library, and no others."""
+"""A script that limits Python's imports to these names and the standard library."""
 
 
 def flats(learner: Loopback) -> list[bytes]:
-    """The learner's parameters, bit by bit."""
+    """Return the bits of the learner's parameters."""
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(learner.params)]
 
 
-# --- what is measured -----------------------------------------------------------------------------
+# --- the measurements ------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_step_without_hooks_is_the_inner_step() -> None:
+def test_step_without_hooks_is_the_inner_step() -> None:
     measured, steps = compiled(TINY), 5
     learner = Loopback(measured, "device", windows=2)
     state = measured.inner.started(measured.drawn(seed=0), None)
@@ -87,7 +87,7 @@ def test_a_step_without_hooks_is_the_inner_step() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["device", "host"])
 def test_hooks_hand_in_and_adopt_every_fragment(where: Where) -> None:
-    """One fragment a step; and as nothing is lost in f32, it trains as it would alone."""
+    """One fragment is exchanged at each step; f32 is exact, so training is as without hooks."""
     measured = compiled(TINY)
     cycle, steps = measured.model.fragments, 2 * measured.model.fragments
     learner = Loopback(measured, where, windows=2, wire=Wire.F32)
@@ -109,8 +109,10 @@ def test_hooks_hand_in_and_adopt_every_fragment(where: Where) -> None:
 
 @pytest.mark.slow
 def test_both_paths_train_the_same_bits() -> None:
-    """Each fragment is adopted at the boundary at which it was handed in, so that nothing depends
-    on threads; int4 loses something, and both lose the same."""
+    """Each fragment is adopted at the boundary of its hand-in, so nothing depends on threads.
+
+    int4 loses precision, and both paths lose the same.
+    """
     measured = compiled(TINY)
     trained = list[list[bytes]]()
     for where in ("device", "host"):
@@ -128,8 +130,8 @@ def test_both_paths_train_the_same_bits() -> None:
 
 
 @pytest.mark.slow
-def test_the_kernels_are_those_of_a_hand_in() -> None:
-    """What the device writes is what the codec writes of fragment - anchor + residual."""
+def test_measured_kernels_are_those_of_a_hand_in() -> None:
+    """The device's payload equals the codec's for fragment - anchor + residual."""
     measured = compiled(TINY)
     it = accelerator_wire.bed(measured)
     assert it.elements == measured.parameters == it.host_elements
@@ -144,15 +146,15 @@ def test_the_kernels_are_those_of_a_hand_in() -> None:
             np.testing.assert_array_equal(payload, encode(wire, delta))
 
 
-def test_bytes_are_those_that_must_move() -> None:
+def test_encoded_bytes_count_all_memory_traffic() -> None:
     sizes = [1000, 24]
     assert accelerator_wire.encoded_bytes(sizes, Wire.BF16) == (16 + 2) * 1024
     int4 = sum(map(Wire.INT4.bytes_of, sizes))
     assert accelerator_wire.encoded_bytes(sizes, Wire.INT4) == 16 * 1024 + int4
 
 
-def test_a_time_is_that_of_the_device() -> None:
-    """It is over when the result is there, not when it is dispatched."""
+def test_timed_waits_for_the_device() -> None:
+    """A time ends when the result is ready, not when the call is dispatched."""
     results = list[Any]()
 
     def call() -> jax.Array:
@@ -167,7 +169,7 @@ def test_a_time_is_that_of_the_device() -> None:
 
 
 @pytest.mark.slow
-def test_the_memory_of_the_formulas() -> None:
+def test_memory_matches_the_formulas() -> None:
     measured = compiled(TINY)
     found: Any = measure_alone(measured, 2)["memory"]
     n = 4 * measured.parameters
@@ -188,7 +190,7 @@ def test_every_step_is_in_the_histogram() -> None:
 
 
 @pytest.mark.parametrize(("name", "parameters"), [("bench-125m", 125e6), ("bench-1b", 1e9)])
-def test_presets_are_as_large_as_they_are_called(name: str, parameters: float) -> None:
+def test_presets_have_the_size_of_their_name(name: str, parameters: float) -> None:
     model = MODELS[name]
     assert not model.spec.problems()
     assert model.spec.compute_dtype == "bfloat16"
@@ -201,7 +203,7 @@ def test_presets_are_as_large_as_they_are_called(name: str, parameters: float) -
 # --- the study ------------------------------------------------------------------------------------
 
 
-def test_the_arms_differ_in_their_mode_and_interval_alone(tmp_path: Path) -> None:
+def test_arms_differ_only_in_mode_and_interval(tmp_path: Path) -> None:
     configs = {
         arm: accelerator_study.config_of(accelerator_study.FULL, arm, STEPS, tmp_path)
         for arm in ARMS
@@ -219,7 +221,7 @@ def test_the_arms_differ_in_their_mode_and_interval_alone(tmp_path: Path) -> Non
     assert base["islands"][0]["count"] == h8["islands"][0]["count"] == 4
 
 
-def test_a_gap_is_that_of_the_ends_or_of_the_last_step_of_both() -> None:
+def test_gap_is_at_the_end_or_at_the_last_common_step() -> None:
     ended = {"steps": 96, "heldout_loss": 2.0, "curve": [{"t": 9, "heldout_loss": 3.0}]}
     found = gaps({"data-parallel": ended, "h8": {**ended, "heldout_loss": 2.1}})
     assert found["gap_percent_h8"] == pytest.approx(5)
@@ -233,7 +235,7 @@ def test_a_gap_is_that_of_the_ends_or_of_the_last_step_of_both() -> None:
         assert gaps(arms)["gap_percent"] is None
 
 
-def test_a_study_is_as_long_as_there_is_time_for() -> None:
+def test_study_length_fits_the_remaining_time() -> None:
     arms = [{"s_per_step": 0.1, "compile_s": 10.0}, {"s_per_step": 0.2, "compile_s": 5.0}]
     assert planned_steps(arms, 1000, left_s=1000.0) == 1000
     fewer = planned_steps(arms, 1000, left_s=110.0)
@@ -242,10 +244,10 @@ def test_a_study_is_as_long_as_there_is_time_for() -> None:
     assert planned_steps(arms, 1000, left_s=5.0) == 0
 
 
-# --- all together ---------------------------------------------------------------------------------
+# --- the whole bench ----------------------------------------------------------------------
 
 
-def test_without_time_every_part_is_skipped_and_says_why(tmp_path: Path) -> None:
+def test_without_time_every_part_is_skipped_with_a_reason(tmp_path: Path) -> None:
     figures: Any = accelerator(out=tmp_path, budget_s=0.0)
     assert figures["skipped"].keys() == {*PARTS, "study"}
     assert all("no time is left" in why for why in figures["skipped"].values())
@@ -257,7 +259,7 @@ def test_without_time_every_part_is_skipped_and_says_why(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["accelerator.json"]
 
 
-def test_the_command_prints_one_object() -> None:
+def test_command_prints_one_json_object() -> None:
     done = CliRunner().invoke(bench, ["accelerator", "--budget", "0", "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["gap_percent"] is None
@@ -265,7 +267,7 @@ def test_the_command_prints_one_object() -> None:
 
 
 @pytest.mark.slow
-def test_a_part_that_fails_says_why_and_the_bench_ends(tmp_path: Path) -> None:
+def test_failed_part_is_reported_and_the_bench_ends(tmp_path: Path) -> None:
     done = started("--quick", "--json", "--out", str(tmp_path), JAX_PLATFORMS="abacus")
     assert done.returncode == 1
     figures = json.loads(done.stdout)
@@ -274,9 +276,11 @@ def test_a_part_that_fails_says_why_and_the_bench_ends(tmp_path: Path) -> None:
     assert "abacus" in figures["skipped"]["study"]
 
 
-def test_the_entry_imports_what_is_shipped_or_on_the_machine() -> None:
-    """No package of runs or terminals; and without those that are shipped all but the study
-    works."""
+def test_entry_imports_only_shipped_or_installed_packages() -> None:
+    """No package for runs or terminals is imported.
+
+    Without the shipped packages everything but the study works.
+    """
     study = "import archipelago.lab.bench.accelerator_study\n"
     others = "import archipelago.lab.bench.accelerator, archipelago.lab.bench.accelerator_parts\n"
     others += (
@@ -290,7 +294,7 @@ def test_the_entry_imports_what_is_shipped_or_on_the_machine() -> None:
 
 
 def shipped() -> set[str]:
-    """What `make accelerator` puts beside the code, by the names under which it is imported."""
+    """Return the import names of the packages that `make accelerator` ships beside the code."""
     tree = ast.parse((ROOT / ".ci" / "accelerator").read_text(encoding="utf-8"))
     (packages,) = (
         ast.literal_eval(each.value)
@@ -300,7 +304,7 @@ def shipped() -> set[str]:
     return {name.removesuffix("-py").replace("-", "_") for name in packages}
 
 
-def test_a_row_says_why_it_has_no_figure() -> None:
+def test_row_explains_missing_figures() -> None:
     whole: Any = row({"preset": "p", "step_ms": 1.0}, "it was stopped")
     assert whole["step_ms"] == 1.0
     assert whole["not_measured"]["encode_gb_s"] == "it was stopped"
@@ -309,7 +313,7 @@ def test_a_row_says_why_it_has_no_figure() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(700)
-def test_the_quick_form_measures_everything(tmp_path: Path) -> None:
+def test_quick_form_measures_everything(tmp_path: Path) -> None:
     done = started("--quick", "--json", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
@@ -331,7 +335,7 @@ def test_the_quick_form_measures_everything(tmp_path: Path) -> None:
         steps = only[f"rounds{kind}"] * only["fragments"]
         histogram = only[f"histogram{kind}"]
         assert sum(histogram["plain"]) == sum(histogram["with_hooks"]) == steps
-        assert only[f"hooks{kind}"]["adopted"] == 2 * steps  # as many in the lead of each window
+        assert only[f"hooks{kind}"]["adopted"] == 2 * steps  # as many adoptions before each window
         assert math.isfinite(only[f"hooks{kind}"]["loss"])
     told = figures["study"]["arms"]
     assert {arm: each["steps"] for arm, each in told.items()} == dict.fromkeys(ARMS, 24)
@@ -347,7 +351,7 @@ def test_the_quick_form_measures_everything(tmp_path: Path) -> None:
 
 
 def started(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """The bench as it is started where there is no Ray."""
+    """Run the bench as it is started on a machine without Ray."""
     command = [sys.executable, "-m", "archipelago.lab.bench.accelerator", *arguments]
     return subprocess.run(
         command,

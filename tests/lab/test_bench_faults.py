@@ -1,4 +1,4 @@
-"""What `bench faults` and `bench recovery` make of what a run leaves: figures that can fail."""
+"""`bench faults` and `bench recovery` compute figures from a run's tape that can fail a goal."""
 
 from __future__ import annotations
 
@@ -54,32 +54,32 @@ def v(number: int, generation: int = 0) -> Version:
     return Version(generation, number)
 
 
-# --- merges that are lost -------------------------------------------------------------------------
+# --- lost merges --------------------------------------------------------------------------------
 
 
 def made(number: int, p: Fragment = F0, generation: int = 0) -> list[tuple[float, Event]]:
-    """Merged, stored and so published."""
+    """Return the events of a version that is merged, stored and so published."""
     version = v(number, generation)
     return [(1.0, Merged(p, version)), (1.0, Stored(p, version, durable=True))]
 
 
-def test_what_is_merged_stored_and_stays_is_not_lost() -> None:
+def test_published_merges_that_stay_are_not_lost() -> None:
     assert lost_of(tape(*made(1), *made(2), *made(1, F1))) == LostMerges(0, 0)
 
 
-def test_what_was_published_and_is_not_had_again_is_lost() -> None:
-    """A syncer comes back, and one of its shards has two versions less of one fragment."""
+def test_published_merges_missing_after_a_restart_are_lost() -> None:
+    """The syncer restarts, and one of its shards has lost two versions of one fragment."""
     back = (2.0, Resume(1, (v(1), v(1))))
     rows = tape(*made(1), *made(2), *made(3), *made(1, F1), back, *made(2, generation=1))
     assert lost_of(rows) == LostMerges(2, 0)
 
 
-def test_what_is_lost_once_is_not_counted_again() -> None:
+def test_lost_merge_is_counted_once() -> None:
     back = [(2.0, Resume(generation, (v(1), v(0)))) for generation in (1, 2)]
     assert lost_of(tape(*made(1), *made(2), back[0], back[1])) == LostMerges(1, 0)
 
 
-def test_what_was_merged_and_not_published_dies_with_its_shard() -> None:
+def test_unpublished_merge_is_lost_with_its_shard() -> None:
     rows = tape(
         *made(1),
         (1.0, Merged(F0, v(2))),
@@ -90,12 +90,12 @@ def test_what_was_merged_and_not_published_dies_with_its_shard() -> None:
     assert lost_of(rows) == LostMerges(0, 1)
 
 
-def test_it_dies_with_the_syncer_too() -> None:
+def test_unpublished_merge_is_lost_with_the_syncer() -> None:
     rows = tape(*made(1), (1.0, Merged(F0, v(2))), (2.0, Resume(1, (v(1), v(0)))))
     assert lost_of(rows) == LostMerges(0, 1)
 
 
-# --- islands that advance -------------------------------------------------------------------------
+# --- advancing islands -------------------------------------------------------------------------
 
 
 def life(name: str, incarnation: int = 1) -> Life:
@@ -112,8 +112,8 @@ def arrived(name: str) -> Arrived:
     return Arrived(Contribution(said, v(0), 0, 1, "L", progress, 1.0, 1, Reference(name)))
 
 
-def test_the_share_that_advances_counts_each_island_for_itself() -> None:
-    """One of two steps on each second; the other stops half-way, which `uptime` would not see."""
+def test_advancing_counts_each_island_separately() -> None:
+    """One of two islands stops half-way, which `uptime` would not show."""
     steps = range(1, 11)
     events: list[tuple[float, Event]] = [(0.0, arrived("a")), (0.0, arrived("b"))]
     events += [(float(n), report("a", n)) for n in steps]
@@ -123,11 +123,11 @@ def test_the_share_that_advances_counts_each_island_for_itself() -> None:
     assert advancing(rows) == pytest.approx((10 + 5) / 20)
 
 
-def test_a_long_silence_is_not_advancing_and_another_life_counts_its_steps_anew() -> None:
+def test_long_silence_is_not_advancing_and_new_lives_restart_counts() -> None:
     rows = tape(
         (0.0, arrived("a")),
         (0.0, report("a", 5)),
-        (10.0, report("a", 6)),  # one step: three of its usual ones at most
+        (10.0, report("a", 6)),  # one step counts for at most three usual step times
         (19.0, report("a", 1, incarnation=2)),
         (20.0, report("a", 2, incarnation=2)),
     )
@@ -153,7 +153,7 @@ def window(
 CALM = window(100.0, [], 0, LostMerges(0, 0))
 
 
-def test_the_time_of_a_recovery_is_in_what_is_retained_and_not_in_what_was_possible() -> None:
+def test_recovery_time_lowers_retained_and_possible() -> None:
     slow = window(60.0, [80.0, 80.0], 2, LostMerges(0, 0))  # of 4 x 100 island-seconds
     told = compared(4, [slow], [CALM])
     assert told["retained"] == pytest.approx(0.6)
@@ -163,7 +163,7 @@ def test_the_time_of_a_recovery_is_in_what_is_retained_and_not_in_what_was_possi
     assert GOALS["faults"].keys() <= told.keys()
 
 
-def test_pairs_have_an_interval_and_counts_are_sums() -> None:
+def test_pairs_have_intervals_and_counts_are_summed() -> None:
     broken = [window(rate, [10.0], 2, LostMerges(1, 2)) for rate in (90.0, 80.0, 95.0)]
     told = compared(4, broken, [CALM] * 3)
     assert (told["samples"], told["coverage"]) == (3, pytest.approx(0.75))
@@ -172,19 +172,19 @@ def test_pairs_have_an_interval_and_counts_are_sums() -> None:
     assert (told["faults"], told["not_back"], told["recovery_s"]) == (6, 3, 10.0)
 
 
-def test_whoever_never_comes_back_is_told_of() -> None:
+def test_islands_that_never_return_are_reported() -> None:
     told = compared(4, [window(90.0, [], 1, LostMerges(0, 0))], [CALM])
     assert (told["not_back"], told["recovery_s"]) == (1, None)
 
 
-def test_a_plan_kills_in_turn_and_leaves_time_to_come_back() -> None:
+def test_plan_kills_in_turn_with_time_to_recover() -> None:
     assert plan_of(PLANS["islands"], 15.0, 60.0) == [(15.0, ANY), (30.0, ANY), (45.0, ANY)]
     services = plan_of(PLANS["islands, syncer, shard"], 15.0, 100.0)
     assert [whom for _, whom in services] == [SYNCER, ANY, SHARD, ANY, SYNCER]
     assert plan_of((), 15.0, 100.0) == []
 
 
-def test_what_is_made_of_two_medians_has_the_widest_interval() -> None:
+def test_ratio_of_medians_has_the_widest_interval() -> None:
     back, cold = Median(9.0, 8.0, 12.0, 0.75, 3), Median(18.0, 16.0, 20.0, 0.9, 5)
     ratio = between(back, cold, lambda a, b: a / b)
     assert (ratio.value, ratio.low, ratio.high) == (0.5, 0.4, 0.75)

@@ -1,4 +1,4 @@
-"""What `bench large` can be known by without Ray: the tape of a long run, and what comes back."""
+"""The parts of `bench large` that run without Ray: the tape of a long run, and recovery from it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return prepared(tmp_path / "home", LEARNERS, STEPS, lambda words: None)
 
 
-def test_the_tape_is_of_a_run_that_no_judge_finds_fault_with(folder: Path) -> None:
+def test_prepared_tape_satisfies_all_invariants(folder: Path) -> None:
     config = config_for(LEARNERS)
     layout = layout_of(config)
     rule = rule_of(config, layout)
@@ -49,7 +49,7 @@ def test_the_tape_is_of_a_run_that_no_judge_finds_fault_with(folder: Path) -> No
 
 
 @pytest.mark.parametrize(("steps", "times"), [(20, 1), (40, 1), (40, 10)])
-def test_a_syncer_comes_back_in_what_a_long_run_has_left(
+def test_syncer_recovers_from_the_files_of_a_long_run(
     folder: Path, tmp_path: Path, steps: int, times: int
 ) -> None:
     config = config_for(LEARNERS)
@@ -70,7 +70,7 @@ def test_a_syncer_comes_back_in_what_a_long_run_has_left(
     assert len(firsts) >= 2 * times
 
 
-def test_it_is_played_once(folder: Path, tmp_path: Path) -> None:
+def test_tape_is_prepared_once(folder: Path, tmp_path: Path) -> None:
     def fails(words: str) -> None:
         raise AssertionError(words)
 
@@ -81,7 +81,7 @@ def test_it_is_played_once(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("plan", [joins.LARGE, joins.QUICK])
-def test_who_joins_is_measured_and_nothing_else(plan: joins.JoinPlan) -> None:
+def test_join_bench_measures_only_joins(plan: joins.JoinPlan) -> None:
     config, layout = joins.config_of(plan), joins.layout_of(plan)
     assert 4 * layout.parameters == plan.model_bytes
     assert {len(pieces) for pieces in layout.fragments} == {1}
@@ -90,12 +90,12 @@ def test_who_joins_is_measured_and_nothing_else(plan: joins.JoinPlan) -> None:
     assert alone_s < PART_S / 3, "a fragment is mapped as it is, also if the machine is busy"
 
 
-def test_the_large_model_has_a_gigabyte() -> None:
+def test_large_model_has_one_gigabyte() -> None:
     assert 1.0e9 < joins.LARGE.model_bytes < 1.1e9
     assert joins.LARGE.learners == 16
 
 
-def test_a_pacer_carries_one_thing_after_another_and_each_once(
+def test_pacer_transfers_one_object_at_a_time_and_each_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_s = [10.0]
@@ -114,7 +114,7 @@ def test_a_pacer_carries_one_thing_after_another_and_each_once(
     assert now_s[0] == 12.5
 
 
-def test_one_part_can_be_asked_for() -> None:
+def test_one_part_can_be_selected() -> None:
     assert parts_of(None) == (LargePart.TAPE, LargePart.JOINS)
     assert parts_of("joins") == (LargePart.JOINS,)
     with pytest.raises(UserMistake, match="--only all: the parts are tape and joins"):

@@ -1,4 +1,4 @@
-"""What `bench overhead` makes of what it has seen, and how CPU seconds are read off the kernel."""
+"""`bench overhead` computes its figures, and CPU seconds are read from the kernel."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from coordinator.codec import Wire
 from coordinator.errors import RunFailed
 
 
-def test_a_window_is_of_whole_steps() -> None:
-    """Two islands, 10 and 20 steps in 5 s of their own time; 6 CPU seconds in 4 s of the clock."""
+def test_window_counts_whole_steps() -> None:
+    """Two islands take 10 and 20 steps in 5 s of their time, with 6 CPU seconds in 4 s of clock."""
     looks = [
         (Counted(100, 50.0, 1.0), Counted(110, 55.0, 1.1)),
         (Counted(0, 0.0, 0.0), Counted(20, 5.0, 0.1)),
@@ -30,7 +30,7 @@ def test_a_window_is_of_whole_steps() -> None:
     assert window.ours == pytest.approx(0.2 / 10)
 
 
-def test_a_window_without_a_step_is_refused() -> None:
+def test_refuses_a_window_without_a_step() -> None:
     with pytest.raises(RunFailed, match="longer, with --for"):
         measured([(Counted(3, 1.0, 0.0), Counted(3, 1.0, 0.0))], 1.0, 1.0)
 
@@ -58,12 +58,12 @@ def test_pairs_are_compared_one_by_one() -> None:
     assert told["coverage"] == pytest.approx(0.75)
 
 
-def test_a_window_without_a_merge_is_refused() -> None:
+def test_refuses_a_window_without_a_merge() -> None:
     with pytest.raises(RunFailed, match="longer, with --for"):
         compared([OverheadWindow(9.0, 0.11, 0.01)], [OverheadWindow(10.0, 0.1, 0.0)])
 
 
-def test_its_islands_are_what_the_goal_is_about_and_once_more_as_shipped() -> None:
+def test_measures_the_goals_setting_and_the_default_setting() -> None:
     first, shipped = (config_of("byte-tiny", 2, ["sync.wire_up=f32"], each) for each in SETTINGS)
     sync = first.sync
     assert (sync.every, sync.fragments, sync.wire_up, sync.wire_down) == (24, 8, "f32", "int4")
@@ -73,7 +73,7 @@ def test_its_islands_are_what_the_goal_is_about_and_once_more_as_shipped() -> No
     assert [each.watched for each in SETTINGS] == [False, True]
 
 
-def test_the_seconds_of_a_family_are_those_of_its_children_too() -> None:
+def test_cpu_seconds_of_a_family_include_its_children() -> None:
     before = procfs.family(os.getpid())
     burn = "import time\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass\n"
     child = subprocess.Popen(
@@ -92,7 +92,7 @@ def test_the_seconds_of_a_family_are_those_of_its_children_too() -> None:
         child.communicate(b"\n")
 
 
-def test_a_process_that_is_gone_has_used_nothing() -> None:
+def test_ended_process_has_used_no_cpu() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     assert procfs.cpu_s(child.pid) == 0.0

@@ -1,4 +1,4 @@
-"""`bench parity`: every mode against data-parallel, seed by seed."""
+"""`bench parity` compares every mode with data-parallel training, seed by seed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from cluster.config.values import Mode
 from tests.given import sums
 
 
-def test_over_ray_each_mode_is_compared_at_its_own_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Free-running islands train past the end, those in lock-step do not."""
+def test_over_ray_each_mode_is_compared_at_its_own_tokens_trained(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Free-running islands train past the end; islands in lock-step do not."""
     losses = {Mode.DECOUPLED: 1.4, Mode.DILOCO: 1.5, Mode.STREAMING: 1.45}
     trained: list[int] = []
 

@@ -1,4 +1,4 @@
-"""What `bench scale` can be known by without Ray: light learners, and what is made of windows."""
+"""The parts of `bench scale` that run without Ray: light learners, and figures from windows."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ MATERIAL = material_of(CONFIG, LAYOUT)
 LIFE = Life(Island("crew-0.1"), Incarnation(1))
 F0 = Fragment(0)
 STEP_S = 1e-4
-"""Of a learner that shall not be waited for."""
+"""The step time of a learner that tests need not wait for."""
 
 
 class Script(StubLink):
-    """A coordinator that grants everything, and keeps what it hears."""
+    """A coordinator that grants everything and records messages."""
 
     def __init__(self, refusal: str | None = None, over: bool = False) -> None:
         self.refusal, self.over = refusal, over
@@ -97,7 +97,7 @@ class Script(StubLink):
 
 
 def lived(script: Script, story: Callable[[LightLearner], Awaitable[None]]) -> None:
-    """A learner that steps while the story is told, and then is let go."""
+    """Run a learner that steps during the story, and let it leave afterwards."""
 
     async def whole() -> None:
         learner = LightLearner(LIFE.island, MATERIAL, StubPace(STEP_S), script, time.perf_counter)
@@ -122,7 +122,7 @@ async def turned_away(learner: LightLearner) -> None:
     await until(lambda: learner.now is None or not learner._staying)
 
 
-def test_what_it_hands_in_passes_the_gate() -> None:
+def test_light_learners_hand_in_passes_the_gate() -> None:
     async def story(learner: LightLearner) -> None:
         for _ in range(2):
             handed = await learner.hand_in(LIFE, F0)
@@ -142,7 +142,7 @@ def test_what_it_hands_in_passes_the_gate() -> None:
     lived(Script(), story)
 
 
-def test_it_adopts_what_it_is_offered_and_says_so() -> None:
+def test_light_learner_adopts_offers_and_reports_them() -> None:
     script = Script()
 
     async def story(learner: LightLearner) -> None:
@@ -164,8 +164,8 @@ def test_it_adopts_what_it_is_offered_and_says_so() -> None:
     lived(script, story)
 
 
-def test_what_it_missed_it_asks_for() -> None:
-    """By differences or whole; offered out of order, it goes on from the newest."""
+def test_light_learner_fetches_what_it_missed() -> None:
+    """The learner fetches differences or the whole, and continues from the newest version."""
     script = Script()
 
     async def story(learner: LightLearner) -> None:
@@ -185,7 +185,7 @@ def test_what_it_missed_it_asks_for() -> None:
     assert versions == [(7, 8), (9, 11)]
 
 
-def test_a_version_without_a_payload_it_asks_for_too() -> None:
+def test_light_learner_fetches_a_version_without_payload() -> None:
     script = Script()
 
     async def story(learner: LightLearner) -> None:
@@ -197,7 +197,7 @@ def test_a_version_without_a_payload_it_asks_for_too() -> None:
     assert [(older.number, newer.number) for older, newer in script.asked] == [(7, 8)]
 
 
-def test_it_reports_every_step_and_reads_on_in_new_leases() -> None:
+def test_light_learner_reports_every_step_and_reads_new_leases() -> None:
     script = Script()
     windows = CONFIG.data.lease_windows
 
@@ -216,12 +216,12 @@ def test_it_reports_every_step_and_reads_on_in_new_leases() -> None:
     ("script", "why"),
     [(Script(refusal="full"), "may not join: full"), (Script(over=True), "was ended: of age")],
 )
-def test_one_that_is_turned_away_is_a_failure(script: Script, why: str) -> None:
+def test_rejected_light_learner_fails_the_run(script: Script, why: str) -> None:
     with pytest.raises(RunFailed, match=why):
         lived(script, turned_away)
 
 
-def test_learners_that_share_a_process_are_called_there() -> None:
+def test_learners_of_one_process_share_its_seat() -> None:
     crews = names_of(40)
     assert [len(islands) for islands in crews.values()] == [16, 16, 8]
     for crew, islands in crews.items():
@@ -232,18 +232,18 @@ def window(seconds: float, reports: int, syncer_cpu_s: float, rounds: int = 0) -
     return LoadWindow(seconds, 100.0, reports, [0.002] * reports, 1.0, syncer_cpu_s, 1.0, rounds)
 
 
-def test_a_rate_is_held_if_it_is_reached_and_answers_come_in_time() -> None:
+def test_rate_is_held_if_reached_with_timely_answers() -> None:
     assert window(10, 960, 1.0).held
     assert not window(10, 940, 1.0).held
     late = LoadWindow(10, 100.0, 1000, [0.002] * 980 + [0.06] * 20, 1.0, 1.0, 1.0, 0)
     assert not late.held
 
 
-def test_the_highest_rate_is_looked_for_with_two_chances_each() -> None:
+def test_highest_rate_is_searched_with_two_attempts_each() -> None:
     seen: list[float] = []
 
     def look(rate: float) -> LoadWindow:
-        """Held up to 200, at the second attempt; never above."""
+        """Return a window that holds rates up to 200, but only at the second attempt."""
         seen.append(rate)
         reports = int(10 * rate) if rate <= 200 and seen.count(rate) == 2 else 0
         return LoadWindow(10.0, rate, reports, [0.001] * reports, 1.0, 1.0, 1.0, 0)
@@ -253,7 +253,7 @@ def test_the_highest_rate_is_looked_for_with_two_chances_each() -> None:
     assert not climbed([300.0], look).held
 
 
-def test_what_reports_cost_is_not_counted_to_the_rounds() -> None:
+def test_report_cost_is_not_charged_to_rounds() -> None:
     told = figures(8, window(10, 1000, 3.0, rounds=20), window(5, 500, 0.5))
     assert told["syncer_cpu_us_per_report"] == pytest.approx(1000)
     assert told["syncer_cpu_ms_per_round"] == pytest.approx(100)

@@ -1,4 +1,4 @@
-"""Tables of figures in a document are replaced where they stand, and nothing else is touched."""
+"""Tables of figures in a document are replaced in place, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ also old
 """
 
 
-def test_only_the_bench_that_is_named_is_run_with_its_own_switches() -> None:
+def test_runs_only_the_named_bench_with_its_switches() -> None:
     commands: list[str] = []
 
     def run(command: str) -> dict[str, object]:
@@ -38,7 +38,7 @@ def test_only_the_bench_that_is_named_is_run_with_its_own_switches() -> None:
     assert [*rewrite(text, ["merge"], run)] == [text]
 
 
-def test_without_a_name_all_are_run_and_what_was_measured_outlives_a_failure() -> None:
+def test_runs_all_benches_and_keeps_figures_after_a_failure() -> None:
     def run(command: str) -> dict[str, object]:
         if command == "wire":
             raise RunFailed("wire broke")
@@ -52,7 +52,7 @@ def test_without_a_name_all_are_run_and_what_was_measured_outlives_a_failure() -
         next(texts)
 
 
-def test_rows_make_a_table_of_their_own() -> None:
+def test_rows_get_their_own_table() -> None:
     rows = [{"wire": "int4", "loss": 2.0, "loss_low": 1.9, "loss_high": 2.1}]
     assert list(table({"steps": 300, "rows": rows})) == [
         "| figure | value | interval | goal |",
@@ -65,7 +65,7 @@ def test_rows_make_a_table_of_their_own() -> None:
     ]
 
 
-def test_a_goal_stands_beside_its_figure_with_what_came_of_it() -> None:
+def test_goal_is_shown_beside_its_figure_with_the_verdict() -> None:
     figures = {"ratio": 0.98, "ratio_low": 0.975, "ratio_high": 1.0, "coverage": 0.96}
     *_, ratio, _ = table(figures, GOALS["overhead"])
     assert ratio == "| `ratio` | 0.98 | (0.975 to 1) | 0.97 or more: **reached** |"
@@ -82,7 +82,7 @@ def test_a_goal_stands_beside_its_figure_with_what_came_of_it() -> None:
         (3.1, 4.0, 0.75, "missed"),
     ],
 )
-def test_a_goal_is_reached_where_the_whole_interval_is_on_its_side(
+def test_goal_is_reached_if_the_whole_interval_meets_it(
     low: float, high: float, coverage: float, said: str
 ) -> None:
     figures = {"gap_percent": 2.5, "gap_percent_low": low, "gap_percent_high": high}
@@ -90,7 +90,7 @@ def test_a_goal_is_reached_where_the_whole_interval_is_on_its_side(
     assert verdict(goal, "gap_percent", {**figures, "coverage": coverage}) == said
 
 
-def test_a_count_is_exact() -> None:
+def test_count_needs_no_interval() -> None:
     goal = GOALS["faults"]["lost_merges"]
     assert verdict(goal, "lost_merges", {"lost_merges": 0, "coverage": 0.5}) == "reached"
     assert verdict(goal, "lost_merges", {"lost_merges": 1, "coverage": 1.0}) == "missed"

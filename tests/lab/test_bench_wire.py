@@ -1,4 +1,4 @@
-"""What the benches of merge and wire print, on little work: keys, and what must hold of them."""
+"""The merge and wire benches print their keys, with values that satisfy invariants."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FRACTIONS = (
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_merge_is_held_against_the_copy_beside_it(threads: int) -> None:
+def test_merge_is_compared_with_a_copy(threads: int) -> None:
     workload = Workload(5, ELEMENTS, Wire.INT8, threads, pieces=300)
     figures = merge(workload, repeats=3, say=lambda line: None)
     assert (figures["threads"], figures["samples"], figures["wire"]) == (threads, 3, "int8")
@@ -46,9 +46,11 @@ def test_a_merge_is_held_against_the_copy_beside_it(threads: int) -> None:
         assert low <= middle <= high
 
 
-def test_a_shard_takes_what_it_says_it_takes() -> None:
-    """12 bytes a parameter, four differences and two contributions; in a process of its own, since
-    memory that others have given back would be used again."""
+def test_shard_needs_the_memory_it_reports() -> None:
+    """A shard needs 12 bytes a parameter, four differences and two contributions.
+
+    It runs in a process of its own, because freed memory of others would be reused.
+    """
     script = (
         "from archipelago.lab.bench.merge_memory import Workload, Wire, memory\n"
         "print(json.dumps(memory(Workload(2, 4_000_000, Wire.INT4, 1))))"
@@ -62,14 +64,16 @@ def test_a_shard_takes_what_it_says_it_takes() -> None:
     assert told["shard_process_bytes_per_parameter"] == pytest.approx(12 + 6 * each, rel=0.1)
 
 
-def test_bytes_that_must_move_are_counted_as_agreed() -> None:
+def test_moved_bytes_are_counted_by_convention() -> None:
     moved = Workload(8, 1000, Wire.F32, 1).moved_bytes
     assert moved == {"memcpy": 8000, "mean": 48_000, "rda": 80_000, "gate": 32_000}
 
 
-def test_against_the_roofline_every_stream_is_counted_that_moves() -> None:
-    """Eight are read; the sum is read and written; master and momentum are, too; RDA reads thrice,
-    and its gate counts to its time."""
+def test_roofline_counts_every_stream() -> None:
+    """Eight streams are read; the sum, master and momentum are each read and written.
+
+    RDA reads three times, and the time of its gate counts as well.
+    """
     workload = Workload(8, 10**9 // 4, Wire.F32, 1)
     assert workload.streams == {"sum": 10, "mean": 12, "rda": 28}
     names = ("mean", "rda", "gate")
@@ -83,7 +87,7 @@ def test_against_the_roofline_every_stream_is_counted_that_moves() -> None:
     assert told["rda_of_roofline"] == told[f"rda{PIECES}_of_roofline"] == pytest.approx(7 / 10)
 
 
-def test_the_roofline_is_a_sum_of_all_streams() -> None:
+def test_roofline_kernel_sums_all_streams() -> None:
     chance = np.random.default_rng(7)
     streams = chance.standard_normal((7, 100_001), np.float32)
     target = np.ones(100_001, np.float32)
@@ -94,14 +98,14 @@ def test_the_roofline_is_a_sum_of_all_streams() -> None:
 
 
 @pytest.mark.parametrize(("pieces", "elements"), [(7, 100), (1, 5), (9, 4)])
-def test_a_fragment_of_many_pieces_has_all_elements(pieces: int, elements: int) -> None:
+def test_fragment_of_many_pieces_has_all_elements(pieces: int, elements: int) -> None:
     leaves = Workload(2, elements, Wire.F32, 1, pieces).leaves
     assert len(leaves) == min(pieces, elements)
     assert sum(size for leaf in leaves for size in leaf.shape) == elements
 
 
 @pytest.mark.parametrize("wire", list(Wire))
-def test_a_message_is_its_payload_and_little_more(wire: Wire) -> None:
+def test_message_is_little_larger_than_its_payload(wire: Wire) -> None:
     payload = encode(wire, np.ones(ELEMENTS, np.float32))
     for total in message_bytes(payload):
         assert payload.nbytes < total < payload.nbytes + 1000
@@ -111,7 +115,7 @@ def test_a_message_is_its_payload_and_little_more(wire: Wire) -> None:
     ("wire", "every", "ratio"),
     [(Wire.INT4, 24, 158), (Wire.INT4, 60, 395), (Wire.BF16, 8, 14), (Wire.F32, 8, 7)],
 )
-def test_less_is_moved_than_gradients_in_every_step(wire: Wire, every: int, ratio: int) -> None:
+def test_moves_fewer_bytes_than_gradients_at_every_step(wire: Wire, every: int, ratio: int) -> None:
     """Each of eight members of a ring all-reduce of bf16 sends and receives 2 * 7 / 8 * 2 bytes."""
     traffic = WireTraffic.of(np.ones(ELEMENTS, np.float32), wire, wire)
     told = traffic.all_reduce_ratio(every, 8)
@@ -121,14 +125,14 @@ def test_less_is_moved_than_gradients_in_every_step(wire: Wire, every: int, rati
     assert told == pytest.approx(ratio, rel=0.02)
 
 
-def test_the_syncers_link_carries_what_all_islands_send_and_get() -> None:
-    """At the defaults with eight islands little less than a member of the ring; with 64, more."""
+def test_syncer_link_carries_the_traffic_of_all_islands() -> None:
+    """At the defaults the syncer's link has less than a ring member's traffic, except with 64."""
     traffic = WireTraffic.of(np.ones(ELEMENTS, np.float32), Wire.BF16, Wire.BF16)
     assert traffic.syncer_link_ratio(8, 8) == pytest.approx(14 / 8, rel=0.01)
     assert traffic.syncer_link_ratio(8, 64) < 0.3
 
 
-def test_a_donor_gives_two_moments_by_adamw_and_little_more_than_one_by_muon() -> None:
+def test_donated_moments_are_two_for_adamw_and_about_one_for_muon() -> None:
     def moments(kind: str) -> float:
         config = demo("byte-tiny", steps=1, seed=0, overrides=[f"optimizer.kind={kind}"])
         return moments_bytes_per_parameter(config)

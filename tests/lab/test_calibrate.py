@@ -1,4 +1,4 @@
-"""The calibration's arithmetic: what is read off a tape, and what the simulator says of plans."""
+"""The calibration reads times from a tape, and simulates fault plans with them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def reported(island: str, incarnation: int, steps: int) -> Report:
     return Report(life, Progress(steps, 10 * steps, Lease(0, 0)), 0.5)
 
 
-def test_steps_are_counted_life_by_life() -> None:
+def test_steps_are_counted_per_life() -> None:
     rows: list[tuple[float, Event]] = [
         (0.0, reported("a", 1, 2)),
         (1.0, reported("a", 1, 4)),
@@ -59,7 +59,7 @@ def test_without_faults_all_time_is_goodput_and_every_round_is_merged() -> None:
     assert calm.participants == pytest.approx(4.0, abs=0.2)
 
 
-def test_a_kill_costs_the_time_until_it_steps_again() -> None:
+def test_kill_costs_the_time_until_the_next_step() -> None:
     fault = SimFault(8.0, Trouble.CRASH, VICTIM, TIMES.back_s)
     one = simulate(CONFIG, TIMES, 30.0, [fault])
     assert one.goodput == pytest.approx(1 - TIMES.back_s / (4 * 30), abs=0.02)
@@ -67,7 +67,7 @@ def test_a_kill_costs_the_time_until_it_steps_again() -> None:
     assert slower.goodput < one.goodput - 0.03
 
 
-def test_every_attack_is_one_that_a_real_run_can_have() -> None:
+def test_every_attack_is_possible_in_a_real_run() -> None:
     for attacks in PLANS.values():
         assert [attack.at for attack in attacks] == sorted(attack.at for attack in attacks)
         for attack in attacks:

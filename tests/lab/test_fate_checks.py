@@ -1,4 +1,4 @@
-"""The simulator's judge of what learners are told of their contributions sees each lie."""
+"""The simulator's checker of contribution fates detects each false answer to a learner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def told_of(*made: ContributionId) -> FateChecker:
     return judge
 
 
-def test_what_is_said_to_be_merged_must_be_public() -> None:
+def test_contribution_reported_as_merged_must_be_public() -> None:
     judge = told_of(said(FIRST))
     with pytest.raises(Violation, match="is not public"):
         judge.hears(FIRST, F0, Known((0, 1), (), (said(FIRST),)))
@@ -32,30 +32,32 @@ def test_what_is_said_to_be_merged_must_be_public() -> None:
     judge.hears(FIRST, F0, Known((0, 1), (), (said(FIRST),)))
 
 
-def test_what_is_said_not_to_be_merged_must_never_be() -> None:
+def test_contribution_reported_as_lost_must_never_be_merged() -> None:
     judge = told_of(said(FIRST))
     judge.hears(FIRST, F0, Known((0, 1)))
     with pytest.raises(Violation, match="is merged after all"):
         judge.published([said(FIRST)])
 
 
-def test_what_is_said_to_be_held_may_become_either() -> None:
+def test_held_contribution_may_be_merged_later() -> None:
     judge = told_of(said(FIRST))
     judge.hears(FIRST, F0, Known((0, 1), (said(FIRST),)))
     judge.published([said(FIRST)])
     judge.hears(FIRST, F0, Known((0, 2), (), (said(FIRST),)))
 
 
-def test_an_answer_that_was_overtaken_says_nothing() -> None:
+def test_overtaken_answer_is_ignored() -> None:
     judge = told_of(said(FIRST))
     judge.hears(FIRST, F0, Known((0, 2), (said(FIRST),)))
     judge.hears(FIRST, F0, Known((0, 1)))
     judge.published([said(FIRST)])
 
 
-def test_a_life_that_another_has_followed_may_be_told_anything() -> None:
-    """Of such a life a shard says that it holds nothing, and may merge what it holds of it
-    (found by the fuzz); of a fragment on which nobody has followed it, it may not."""
+def test_superseded_life_may_get_any_answer() -> None:
+    """A shard says of such a life that it holds nothing, and may still merge what it holds.
+
+    The fuzz found this. It is wrong on a fragment on which no later life has followed.
+    """
     judge = told_of(said(FIRST), said(FIRST, p=F1), said(SECOND))
     judge.hears(FIRST, F0, Known((0, 1)))
     judge.published([said(FIRST)])

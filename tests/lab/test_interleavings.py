@@ -1,5 +1,7 @@
-"""A shard's sharing and the attendance of shards in virtual time: calls, deaths and new versions in
-an order that is drawn anew each time. Whoever asks is answered within a bound."""
+"""A shard's publisher and the attendance of shards, in virtual time and in random orders.
+
+Calls, deaths and new versions interleave; each caller gets an answer within a bound.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,11 @@ class Full(Exception):
 
 
 class Dead(Exception):
-    """What a call raises whose callee is dead."""
+    """The error of a call whose callee is dead."""
 
 
 def played(rng: random.Random, stories: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Have all of these told at once, within `BOUND_S` of virtual time."""
+    """Run all these coroutines concurrently, within `BOUND_S` of virtual time."""
     loop, broken = VirtualLoop(), list[BaseException]()
     loop.takes_s = lambda: rng.uniform(0.0, 3.0)
     with running(loop):
@@ -52,7 +54,7 @@ def played(rng: random.Random, stories: Sequence[Coroutine[Any, Any, None]]) -> 
 
 
 class Joining:
-    """A shard whose fragments change while learners join, and whose store is full at times."""
+    """A shard whose fragments change while learners join, and whose store is sometimes full."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng, self.public, self.full = rng, dict.fromkeys(FRAGMENTS, 0), True
@@ -90,10 +92,10 @@ class Joining:
         return True
 
 
-def test_whoever_joins_finds_a_fragment_that_is_no_older_than_its_question(
+def test_joining_learner_gets_no_fragment_older_than_its_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And one that found the store full is not what those are told who ask later."""
+    """The failure of one call that found the store full is not the answer to later calls."""
     monkeypatch.setattr("ray.put", lambda array: array)
     for number in range(SCHEDULES):
         print(f"seed {SEED}/sharing/{number}")
@@ -102,7 +104,7 @@ def test_whoever_joins_finds_a_fragment_that_is_no_older_than_its_question(
 
 
 class Dying:
-    """Shards that die now and then, their keepers, and calls."""
+    """Shards that die now and then, their keepers, and their callers."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng, self.attendance = rng, Attendance(NAMES, (Dead,))
@@ -122,7 +124,7 @@ class Dying:
         self.ends = True
 
     async def keeps(self, name: str) -> None:
-        """Hear of each death, and have the shard back after a while."""
+        """Wait for each death, and bring the shard back after a while."""
         tasks = Tasks()
         while True:
             seen = self.process[name]
@@ -157,10 +159,10 @@ class Dying:
         process = self.process[name]
         await asyncio.sleep(self.rng.uniform(0.0, 2.0))
         if self.process[name] != process and self.rng.random() < 0.8:
-            raise Dead  # else its answer was on its way already
+            raise Dead  # otherwise its answer had been sent
 
 
-def test_no_answer_of_a_dead_shard_is_taken_and_nobody_waits_for_one_that_is_back() -> None:
+def test_ignores_answers_of_dead_shards_and_resumes_returned_ones() -> None:
     for number in range(SCHEDULES):
         print(f"seed {SEED}/attendance/{number}")
         scene = Dying(random.Random(f"{SEED}/attendance/{number}"))

@@ -1,4 +1,4 @@
-"""The whole of it without Ray, in lock-step: equal to plain AdamW, and to a naive twin."""
+"""Whole runs without Ray, in lock-step, match plain AdamW and a naive reference."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ GENTLE = replace(BRISK, learning_rate=1e-4)
 AS_IT_IS = outer_rule(learning_rate=1.0, momentum=0.0)
 BATCH, WINDOW = 4, 32
 LEASE_WINDOWS = 256
-"""More than 60 steps read: two leases, as granted at the join, are never used up in these runs."""
+"""More windows than 60 steps read: the two leases of a join suffice if several islands run."""
 
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
-    """byte-tiny on a small text; the letter "e" does not count, so that islands' tokens differ."""
+    """Return byte-tiny on a small text; "e" is not counted, so that islands' tokens differ."""
     folder = sums(tmp_path_factory.mktemp("text"))
     data = data_spec(str(folder), heldout_percent=20, window=WINDOW, lease_windows=LEASE_WINDOWS)
     task = load_task("byte-tiny", None, {}, data)
@@ -75,7 +75,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
 
 @lru_cache
 def inner_of(task: Task, spec: OptimizerSpec) -> Inner:
-    """Compiled once for all learners of all tests; it keeps no state."""
+    """Return an inner step that is compiled once for all tests; it keeps no state."""
     return Inner(task, spec)
 
 
@@ -90,8 +90,10 @@ def leaves_of(params: Params) -> list[np.ndarray]:
 
 
 class Together(LocalLink):
-    """Nobody steps before all have joined, so that nobody is offered another's moments; whoever has
-    done `stop_at` steps has the run stopped."""
+    """A link that waits until all have joined, so that no learner is offered another's moments.
+
+    The first learner with `stop_at` steps stops the run.
+    """
 
     def __init__(
         self, cluster: LocalCluster, all_joined: threading.Barrier, stop_at: float
@@ -125,7 +127,7 @@ class Tape:
 
 @dataclass
 class Outcome:
-    """What is left of a run."""
+    """The state after a run."""
 
     cluster: LocalCluster
     learners: Sequence[Learner]
@@ -162,9 +164,11 @@ def train(
     encode: Where = "host",
     mode: Config | None = None,
 ) -> Outcome:
-    """A run on threads, with real learners, and a quorum of everybody unless it is given; under
-    which t stays 0, so that the run is stopped after so many steps. `mode`: a configuration in
-    lock-step, as its learners wait."""
+    """Run real learners on threads, with a quorum of all unless it is given.
+
+    Below the quorum t stays 0, so the run is stopped after `steps`. `mode`: a configuration in
+    lock-step, whose rule and overlap apply.
+    """
     layout, port = parts_of(task, schedule.fragments, mode.sync.blend or 0.0 if mode else 0.0)
     start = leaves_of(task.init(0))
     flats = [take(layout, Fragment(p), start) for p in range(schedule.fragments)]
@@ -223,7 +227,7 @@ def train(
 
 
 def batches(task: Task, count: int, *, first_lease: int = 0) -> list[Batch]:
-    """What a learner reads that was granted this lease and, if need be, those after it."""
+    """Return the batches of a learner that is granted this lease and, if needed, later ones."""
     stream = task.stream(BATCH)
     for number in range(-(-count * BATCH // LEASE_WINDOWS)):
         stream.add(Lease(first_lease + number))
@@ -231,7 +235,7 @@ def batches(task: Task, count: int, *, first_lease: int = 0) -> list[Batch]:
 
 
 def plain_adamw(task: Task, spec: OptimizerSpec, data: Sequence[Batch]) -> list[list[np.ndarray]]:
-    """The leaves after each of the batches: nothing but JAX, optax and the task's loss."""
+    """Return the leaves after each batch, computed with only JAX, optax and the task's loss."""
     adamw = optax.chain(
         optax.clip_by_global_norm(spec.clip_norm),
         optax.adamw(spec.rate, spec.b1, spec.b2, spec.eps, weight_decay=spec.weight_decay),
@@ -251,13 +255,13 @@ def plain_adamw(task: Task, spec: OptimizerSpec, data: Sequence[Batch]) -> list[
 
 
 def apart(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
-    """The largest difference, as a share of the largest value of its tensor."""
+    """Return the largest difference, as a share of the largest value of its tensor."""
     return max(
         float(np.max(np.abs(a - b)) / np.max(np.abs(b))) for a, b in zip(found, wanted, strict=True)
     )
 
 
-def test_synchronisation_off_is_plain_adamw_bit_for_bit(task: Task) -> None:
+def test_without_synchronization_equals_plain_adamw_bit_for_bit(task: Task) -> None:
     never = Schedule(every=10_000, fragments=1)
     run = train(task, BRISK, never, islands=1, steps=60, quorum=2, overlap=2)
     (learner,) = run.learners
@@ -269,18 +273,18 @@ def test_synchronisation_off_is_plain_adamw_bit_for_bit(task: Task) -> None:
         np.testing.assert_array_equal(mine, wanted)
 
 
-def test_a_merge_of_one_learners_work_as_it_is_does_no_more_than_round(task: Task) -> None:
+def test_merging_one_learner_unchanged_only_rounds(task: Task) -> None:
     run = train(task, BRISK, Schedule(every=10, fragments=1), islands=1, steps=10)
     assert run.versions == [1]
     plain = plain_adamw(task, BRISK, batches(task, 10))[10]
     assert apart(run.public, plain) < 1e-7
 
 
-def test_one_learner_whose_work_is_adopted_as_it_is_trains_like_plain_adamw(task: Task) -> None:
-    """It does for 207 steps, at the last of which every fragment is merged once more.
+def test_one_learner_merged_unchanged_trains_like_plain_adamw(task: Task) -> None:
+    """Every fragment is merged once more at step 207, the last one.
 
-        The rate is low because training itself makes a difference grow: at 3e-3 the last bit of one
-    parameter in a hundred, at step 10, has become some 1e-5 at step 200, without any of this.
+    The rate is low because training itself amplifies differences: at 3e-3, a change of the last bit
+    of one parameter in a hundred at step 10 grows to about 1e-5 at step 200.
     """
     run = train(task, GENTLE, Schedule(every=10, fragments=4), islands=1, steps=207)
     assert run.versions == [21, 22, 22, 21]
@@ -289,12 +293,12 @@ def test_one_learner_whose_work_is_adopted_as_it_is_trains_like_plain_adamw(task
 
 
 @pytest.mark.parametrize("rule", MergeRule)
-def test_four_learners_in_lock_step_are_the_naive_twin(task: Task, rule: MergeRule) -> None:
-    """After four rounds of each fragment, and the last one of those that have none at the end; 10
-    steps are not a multiple of 4 fragments.
+def test_four_learners_in_lock_step_match_a_naive_reference(task: Task, rule: MergeRule) -> None:
+    """Each fragment has four rounds; fragments without a round at the end have a last one.
 
-    The twin rounds nothing but what it differentiates. What f32 rounds, 6e-8 of each number, grows
-    with 40 steps of training to some 2e-6 here; any other merge, weight or schedule is past 5e-4.
+    10 steps are not a multiple of 4 fragments. The reference rounds only what it differentiates.
+    The f32 rounding error, 6e-8 of each number, grows to about 2e-6 in these 40 steps; another
+    merge, weight or schedule would differ by more than 5e-4.
     """
     every, steps = 10, 40
     outer = outer_rule(learning_rate=0.9, momentum=0.5)
@@ -319,10 +323,10 @@ MODES = {
 
 
 @pytest.mark.parametrize("name", MODES)
-def test_a_mode_in_lock_step_is_the_naive_twin_of_its_paper(task: Task, name: str) -> None:
-    """DiLoCo (arXiv:2311.08105) and Streaming DiLoCo (arXiv:2501.18512), as `run.mode` has them.
+def test_lock_step_mode_matches_a_naive_reference_of_its_paper(task: Task, name: str) -> None:
+    """DiLoCo (arXiv:2311.08105) and Streaming DiLoCo (arXiv:2501.18512), as in `run.mode`.
 
-    Nobody's step comes earlier or later than in the twin. What is adopted at the last step has no
+    No step comes earlier or later than in the reference. A fragment adopted at the last step has no
     last round.
     """
     (mode, *_), (sync, versions), steps = name.split(","), MODES[name], 40
@@ -352,9 +356,8 @@ def test_a_mode_in_lock_step_is_the_naive_twin_of_its_paper(task: Task, name: st
 
 
 @pytest.mark.parametrize("wire", [Wire.BF16, Wire.INT4])
-def test_it_does_not_matter_where_deltas_are_encoded(task: Task, wire: Wire) -> None:
-    """The parameters are equal to the last bit, with error feedback, for four rounds of each
-    fragment."""
+def test_encoding_on_host_or_device_gives_the_same_parameters(task: Task, wire: Wire) -> None:
+    """The parameters stay equal to the last bit over four rounds, with error feedback."""
     one, other = (
         train(
             task, BRISK, Schedule(10, fragments=4), islands=1, steps=40, wire_up=wire, encode=where

@@ -1,4 +1,4 @@
-"""Lock-step with an overlap, as `run.mode = "streaming"` has it, under the simulator's faults."""
+"""Lock-step with an overlap (`run.mode = "streaming"`) under the simulator's faults."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SEED = random.randrange(2**32)
 SCHEDULES, LOST = 8, 12
 
 
-def test_whatever_breaks_lock_step_with_an_overlap_comes_to_its_end() -> None:
-    """Every invariant is judged after every event; all islands are needed for each merge."""
+def test_lock_step_with_overlap_ends_despite_faults() -> None:
+    """Every invariant is checked after every event; each merge needs all islands."""
     played, number = 0, 0
     while played < SCHEDULES:
         number += 1
@@ -36,10 +36,10 @@ def test_whatever_breaks_lock_step_with_an_overlap_comes_to_its_end() -> None:
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
-def test_what_is_handed_in_and_lost_on_its_way_holds_nobody_up(
+def test_lost_hand_in_does_not_block_lock_step(
     overlap: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its learner has nothing more to hand in, and all wait for it: its life is over."""
+    """The learner has nothing more to hand in, and all wait for it, so its life must end."""
     collect, lost, rng = SimPorts._collect, list[object](), random.Random(SEED)  # pyright: ignore[reportPrivateUsage]
 
     async def unlucky(self: SimPorts, life: Life, p: Fragment, place: ShardPlace) -> Handed:

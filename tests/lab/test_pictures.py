@@ -1,4 +1,4 @@
-"""Pictures: each for light and for dark pages, the same from the same seed."""
+"""Pictures are drawn for light and dark pages, and are the same for the same seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from archipelago.lab.planner import pictures
 from coordinator.errors import UserMistake
 
 
-def test_all_pictures_are_drawn_for_light_and_dark_pages(
+def test_draws_all_pictures_for_light_and_dark_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pictures, "FAILURES", 300)
@@ -35,7 +35,7 @@ def test_all_pictures_are_drawn_for_light_and_dark_pages(
     assert [path.read_bytes() for path in made] == [path.read_bytes() for path in again]
 
 
-def test_without_matplotlib_it_is_said_how_to_get_it(
+def test_without_matplotlib_the_error_tells_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = builtins.__import__

@@ -1,5 +1,7 @@
-"""A cluster file, and what is planned from it: within 2 % of the best, and accepted by `run`; or
-refused, with the nearest that can."""
+"""A plan from a cluster file is within 2 % of the best, and `run` accepts it.
+
+An impossible file is refused, with the nearest possible value.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,7 @@ def cluster_of(given: Mapping[str, Any]) -> ClusterFile:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_plan_is_within_2_percent_of_the_best_of_a_full_sweep(name: str) -> None:
+def test_plan_is_within_2_percent_of_the_best_of_a_full_sweep(name: str) -> None:
     """The sweep has other traces, and every number of learners up to 16."""
     cluster = cluster_of(SCENARIOS[name])
     simulator = Simulator(cluster, 0, plan.PLANNED)
@@ -86,7 +88,7 @@ def test_a_plan_is_within_2_percent_of_the_best_of_a_full_sweep(name: str) -> No
     assert other.worth(best.setting).objective <= NEAR * least, best.setting
 
 
-def test_what_is_planned_is_what_run_accepts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_planned_configuration_is_accepted_by_run(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["plan", str(EXAMPLE), "--json"])
     assert ended.value.code == 0
@@ -107,7 +109,7 @@ def test_what_is_planned_is_what_run_accepts(capsys: pytest.CaptureFixture[str])
     assert any(not change["same"] for change in said["changes"])
 
 
-def test_what_a_setting_sends_and_holds_by_hand() -> None:
+def test_traffic_and_memory_of_a_setting_match_hand_computed_values() -> None:
     """1 B parameters in bf16, H = P = 24, steps of 2 s: 16e9 / 24 / 2 bits a second and island."""
     cluster = cluster_of(
         {**two_regions(10.0, parameters=1e9, step_s=2.0), "syncer": {"memory_gb": 8.0}}
@@ -123,7 +125,8 @@ def test_what_a_setting_sends_and_holds_by_hand() -> None:
     assert moving.egress_usd_per_hour == pytest.approx(0.05 * 2 * 2 * one * 3600 / 8)
     holding = settings.shards(setting, moving, cluster)
     assert holding.gbit_s == pytest.approx(5 * one)
-    # 12 bytes, four differences of 2, and of five contributions of 2 three fragments of 24
+    # 12 bytes, four differences of 2 bytes, and three of 24 fragments for five contributions of 2
+    # bytes
     assert holding.memory_gb == pytest.approx(12 + 8 + 10 * 3 / 24)
     assert holding.count == 3
     thin = cluster_of({**two_regions(10.0, parameters=1e9, step_s=2.0), "syncer": {"gbit_s": 0.5}})
@@ -137,7 +140,7 @@ def test_what_a_setting_sends_and_holds_by_hand() -> None:
     assert worth.usd == pytest.approx(worth.hours * hourly)
 
 
-def test_a_simulated_cluster_has_all_configurations(tmp_path: Path) -> None:
+def test_cluster_is_simulated_in_all_configurations(tmp_path: Path) -> None:
     cluster = load_cluster(EXAMPLE)
     rows = {row.configuration: row for row in compare(cluster, 0, seeds=2, failures=300)}
     assert rows.keys() == {*Configuration}
@@ -147,15 +150,15 @@ def test_a_simulated_cluster_has_all_configurations(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("learners", [1, 2, 4, 8])
-def test_the_laws_of_each_number_of_replicas_are_those_of_their_joint_fit(learners: int) -> None:
-    """arXiv:2503.09799 has both: 19.226 N^-0.0985 M^0.0116 is for all M together."""
+def test_scaling_law_per_replica_count_agrees_with_the_joint_fit(learners: int) -> None:
+    """arXiv:2503.09799 has both: 19.226 N^-0.0985 M^0.0116 is the joint fit over all M."""
     for parameters in (35e6, 2.4e9, 10e9):
         a, power = loss.REPLICAS[learners]
         joint = 19.226 * parameters**-0.0985 * learners**0.0116
         assert a * parameters**power == pytest.approx(joint, rel=0.01)
 
 
-def test_more_islands_cost_loss_and_large_models_notice_less() -> None:
+def test_loss_grows_with_islands_and_less_for_large_models() -> None:
     for parameters in (35e6, 1e9):
         ratios = [loss.ratio(parameters, m) for m in (1, 2, 4, 8, 16, 32)]
         assert ratios == sorted(ratios)
@@ -196,14 +199,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_bad_input_is_refused_with_the_nearest_that_can(name: str) -> None:
+def test_refuses_bad_input_with_the_nearest_possible_value(name: str) -> None:
     given, words = REFUSED[name]
     with pytest.raises(UserMistake) as refused:
         cluster_of(given)
     assert words in str(refused.value)
 
 
-def test_every_problem_is_said_at_once() -> None:
+def test_reports_every_problem_at_once() -> None:
     given = tables(groups={"mtbi_years": -1.0, "chips": 0}, parameters=-3.0)
     with pytest.raises(UserMistake) as refused:
         cluster_of(given)
@@ -223,7 +226,7 @@ IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
-def test_what_cannot_be_planned_is_said(name: str) -> None:
+def test_explains_why_no_plan_is_possible(name: str) -> None:
     given, words = IMPOSSIBLE[name]
     with pytest.raises(UserMistake) as refused:
         plan.plan(cluster_of(given), 0)
@@ -242,9 +245,7 @@ def test_what_cannot_be_planned_is_said(name: str) -> None:
     ],
     ids=["one slice", "hardly a failure", "short steps", "long steps", "learners given", "bursts"],
 )
-def test_odd_clusters_are_planned_too(
-    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plans_unusual_clusters(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_replay, "REPLAY_EVENTS", 1500)
     monkeypatch.setattr(plan, "PLANNED", SimulationEffort(2, 1000))
     monkeypatch.setattr(plan_reasons, "QUICK", SimulationEffort(1, 200))
@@ -256,7 +257,7 @@ def test_odd_clusters_are_planned_too(
         assert replay.rounds_goodput == pytest.approx(replay.chips_goodput, abs=1.0)
 
 
-def test_the_configuration_of_a_run_is_no_cluster(tmp_path: Path) -> None:
+def test_refuses_a_run_configuration_as_cluster_file(tmp_path: Path) -> None:
     path = tmp_path / "demo.toml"
     path.write_text("[run]\nsteps = 4\n[[islands]]\ncount = 2\n")
     with pytest.raises(UserMistake, match=r"is the configuration of a run") as refused:

@@ -1,5 +1,7 @@
-"""Clusters of chips with no machines: the chips layer against a naive twin, against formulas, and
-table 1 of the paper in its fast form."""
+"""The simulator of chips matches a naive reference and closed formulas.
+
+It also reproduces table 1 of the paper (arXiv:2604.21428), in its fast form.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def traced(seed: int, days: float = 1) -> Trace:
 
 
 class Twin:
-    """A learner, slowly: it looks at every slice at every event, and at every step's end."""
+    """A slow reference learner, which looks at every slice at every event and end of a step."""
 
     def __init__(self, trace: Trace, recovery: Recovery, step_s: float) -> None:
         self.out_until: dict[int, float] = {}
@@ -99,7 +101,7 @@ class Twin:
 
 
 @pytest.mark.parametrize("grow", Grow)
-def test_a_learner_computes_as_its_naive_twin_does(grow: Grow) -> None:
+def test_elastic_goodput_matches_a_naive_reference(grow: Grow) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -123,7 +125,7 @@ def test_a_learner_computes_as_its_naive_twin_does(grow: Grow) -> None:
         assert fast == pytest.approx(Twin(trace, recovery, step_s).goodput, abs=1e-9), number
 
 
-def test_a_trace_has_as_many_failures_as_it_should_and_none_of_a_slice_that_is_out() -> None:
+def test_trace_has_the_expected_failures_and_none_of_a_failed_slice() -> None:
     trace = traced(1, days=4)
     expected = 60_000 * 8 / YEAR_S * 4 * DAY_S
     assert len(trace.fails_s) == pytest.approx(expected, abs=5 * math.sqrt(expected))
@@ -137,8 +139,8 @@ def test_a_trace_has_as_many_failures_as_it_should_and_none_of_a_slice_that_is_o
 
 
 @pytest.mark.parametrize("shape", [0.5, 0.8, 1.0, 2.0])
-def test_chips_fail_as_often_whatever_the_shape(shape: float) -> None:
-    """A stationary renewal process has the rate of its mean; with bursts its count varies more."""
+def test_failure_rate_does_not_depend_on_the_shape(shape: float) -> None:
+    """A stationary renewal process has the rate of its mean; the count varies more with bursts."""
     counts = [
         len(draw(np.random.default_rng(k), cluster, RECOVERY, 10 * DAY_S).fails_s)
         for cluster in [Cluster(40_000, 40_000, YEAR_S, shape)]
@@ -149,7 +151,7 @@ def test_chips_fail_as_often_whatever_the_shape(shape: float) -> None:
 
 
 @pytest.mark.parametrize("returns", Returns)
-def test_return_times_have_their_mean(returns: Returns) -> None:
+def test_return_times_have_the_given_mean(returns: Returns) -> None:
     recovery = replace(RECOVERY, returns=returns, spread=1.3)
     found = return_times(np.random.default_rng(1), recovery, 400_000)
     assert found.min() > 0
@@ -157,7 +159,7 @@ def test_return_times_have_their_mean(returns: Returns) -> None:
 
 
 @pytest.mark.parametrize("grow", Grow)
-def test_where_failures_are_rare_goodput_is_what_the_closed_form_says(grow: Grow) -> None:
+def test_goodput_matches_the_closed_form_if_failures_are_rare(grow: Grow) -> None:
     recovery = replace(RECOVERY, grow=grow)
     for chips in (10_000, 40_000):
         cluster = Cluster(chips, chips // 16, YEAR_S)
@@ -172,7 +174,7 @@ def test_where_failures_are_rare_goodput_is_what_the_closed_form_says(grow: Grow
         )
 
 
-def test_whoever_waits_for_others_computes_less() -> None:
+def test_configurations_that_wait_more_have_less_goodput() -> None:
     trace = traced(2)
     got = {c: play(c, 8, trace, RECOVERY, STEP_S, LOCKSTEP).goodput for c in Configuration}
     assert got[Configuration.NOT_ELASTIC] < got[Configuration.ELASTIC]
@@ -191,13 +193,13 @@ def test_whoever_waits_for_others_computes_less() -> None:
     ).goodput == pytest.approx(got[Configuration.DILOCO], abs=1e-12)
 
 
-def test_uptime_is_the_time_in_which_anybody_computes() -> None:
+def test_uptime_is_the_time_in_which_any_learner_computes() -> None:
     nothing = np.zeros(0)
     quiet = Trace(8, 1000.0, nothing, nothing, nothing, np.zeros(0, int))
     assert play(Configuration.DECOUPLED, 4, quiet, RECOVERY, STEP_S, LOCKSTEP).uptime == 1.0
     at, since = np.array([100.0, 105.0]), np.full(2, -math.inf)
     both = Trace(2, 1000.0, at, at + 1.0, since, np.array([0, 1]))
-    # each has one slice, which is back before the rebuild ends: both stand from 105 to 118
+    # Each learner has one slice, back before the rebuild ends, so both stand from 105 to 118 s.
     outcome = play(Configuration.DECOUPLED, 2, both, RECOVERY, STEP_S, LOCKSTEP)
     assert outcome.uptime == pytest.approx(1 - 13 / 1000)
     assert outcome.goodput == pytest.approx(1 - 18 / 1000)
@@ -206,7 +208,7 @@ def test_uptime_is_the_time_in_which_anybody_computes() -> None:
 SMALL = Table1Effort(6, 6_000, 10_000, 1_000, 2, 300)
 
 
-def test_table_1_in_its_fast_form() -> None:
+def test_table_1_in_fast_form_agrees_with_the_paper() -> None:
     seed = random.randrange(1000)
     print(f"seed {seed}")
     made = table1(seed, SMALL)
@@ -228,8 +230,8 @@ def test_table_1_in_its_fast_form() -> None:
     }
 
 
-def test_a_fit_finds_the_constants_that_were_played() -> None:
-    """Rows that are simulated with known pauses, on other traces, give these pauses back."""
+def test_fit_recovers_the_simulated_constants() -> None:
+    """The fit finds known pauses from simulated rows, on other traces."""
     truth = replace(RECOVERY, shrink_s=25.0, grow_s=8.0)
     rows = [
         elastic(t, truth, STEP_S).goodput(t.lasts_s)
@@ -242,7 +244,7 @@ def test_a_fit_finds_the_constants_that_were_played() -> None:
     assert squares < 1.0
 
 
-def test_the_same_seed_gives_the_same_bits() -> None:
+def test_same_seed_gives_the_same_bits() -> None:
     tiny = Table1Effort(2, 200, 200, 200, 1, 50)
     one, two = table1(7, tiny), table1(7, tiny)
     assert one.as_json() == two.as_json()

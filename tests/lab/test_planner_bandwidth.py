@@ -1,4 +1,4 @@
-"""Links, speeds, and published figures that nothing was fitted on."""
+"""Link bandwidth, learner speeds, and published figures that no parameter was fitted to."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ exchanges = st.builds(
 
 
 @given(exchanges, st.floats(1e8, 1e12), st.floats(0.1, 30), st.floats(0.3, 0.99))
-def test_the_link_that_is_needed_gives_what_was_wanted(
+def test_needed_bandwidth_gives_the_wanted_utilization(
     exchange: Exchange, parameters: float, step_s: float, wanted: float
 ) -> None:
     needed = needed_gbit_s(exchange, parameters, step_s, wanted)
@@ -50,15 +50,15 @@ def test_each_method_needs_less_than_the_one_before() -> None:
         assert ring > diloco > streaming > ours > int4
 
 
-def test_a_step_longer_than_its_all_reduce_hides_it() -> None:
-    """A hand-made case: 1 GB each way takes 8 s at 1 Gbit/s."""
+def test_step_longer_than_its_all_reduce_hides_it() -> None:
+    """A case by hand: 1 GB each way takes 8 s at 1 Gbit/s."""
     two = Exchange(ExchangeMethod.DATA_PARALLEL, 2, 24, 24, 2, "bf16")
     assert two.bits(5e8) == 8e9
     assert utilisation(two, 5e8, 12.0, 1.0) == 1.0
     assert utilisation(two, 5e8, 6.0, 1.0) == pytest.approx(6 / 10)
 
 
-def test_who_waits_for_nobody_computes_always_and_lock_step_goes_at_the_slowest_pace() -> None:
+def test_free_running_always_computes_and_lock_step_runs_at_slowest_pace() -> None:
     rng = np.random.default_rng(0)
     paces = Paces((1.0, 1.0, 2.0), 0.0)
     assert share_computing(rng, paces, 50, overlap=None) == 1.0
@@ -68,7 +68,7 @@ def test_who_waits_for_nobody_computes_always_and_lock_step_goes_at_the_slowest_
     assert varied[0] < varied[1] < varied[2] < 1
 
 
-def test_published_figures_that_nothing_was_fitted_on() -> None:
+def test_published_figures_are_matched_without_fitting() -> None:
     found = {(a.figure, a.paper): a for a in anchors.anchors(3)}
     assert len(found) == 10
     assert all(a.fits for a in found.values()), found
@@ -77,7 +77,7 @@ def test_published_figures_that_nothing_was_fitted_on() -> None:
     assert anchors.speedup(5.0, short_s) > 20 > anchors.speedup(5.0, 1.1 * long_s)
 
 
-def test_the_command_prints_rows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_rows(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["simulate", "--bandwidth", "--json"])
     assert ended.value.code == 0
@@ -95,7 +95,7 @@ def test_the_command_prints_rows(capsys: pytest.CaptureFixture[str]) -> None:
         (["--table1", "--fuzz", "3"], "take --seed, --full and --json only"),
     ],
 )
-def test_what_does_not_go_together_is_said(
+def test_incompatible_options_are_reported(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

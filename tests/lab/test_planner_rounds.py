@@ -1,4 +1,4 @@
-"""Both layers on the same windows; and what breaks their agreement."""
+"""The two layers of the planner agree on the same windows, and disagree if they should."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from archipelago.lab.planner.layer_agreement import ComparedWindow, windows
 
 RECOVERY = replace(fit.start(), shrink_s=17.1, grow_s=11.7, restart_s=76.7)
 ROUNDS = 80
-"""A step is 0.42 % of a window, and a step more or less at its end is no disagreement."""
+"""The rounds of a window; one step is 0.42 % of it, which is within the tolerance."""
 
 
 def agree(found: list[ComparedWindow]) -> bool:
@@ -27,7 +27,7 @@ def agree(found: list[ComparedWindow]) -> bool:
 
 
 def some(seed: int, *, fetching: float = 1.0) -> list[ComparedWindow]:
-    """Windows of up to four learners, on the two largest clusters, where most breaks."""
+    """Return windows of up to four learners on the two largest clusters, which fail most."""
     return list(windows(seed, ROUNDS, RECOVERY, fetching=fetching))
 
 
@@ -39,7 +39,7 @@ def _few_cells(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("grow", Grow)
-def test_the_rules_leave_as_much_goodput_as_the_chips_layer_says(grow: Grow) -> None:
+def test_goodput_of_the_rules_agrees_with_the_chips_layer(grow: Grow) -> None:
     seed = random.randrange(10_000)
     print(f"seed {seed}")
     found = list(windows(seed, ROUNDS, replace(RECOVERY, grow=grow)))
@@ -58,18 +58,18 @@ def test_the_rules_leave_as_much_goodput_as_the_chips_layer_says(grow: Grow) -> 
 
 
 @pytest.mark.parametrize("factor", [2.0, 0.5])
-def test_a_join_that_takes_another_time_breaks_the_agreement(factor: float) -> None:
-    """Nothing in a window knows when a learner shall compute: it follows from what is played."""
+def test_layers_disagree_if_joining_takes_another_time(factor: float) -> None:
+    """A window does not know when a learner computes: this follows from the simulation."""
     assert not agree(some(3, fetching=factor))
 
 
-def test_the_same_seed_plays_the_same_window() -> None:
+def test_same_seed_gives_the_same_windows() -> None:
     one, two = (list(islice(windows(11, ROUNDS, RECOVERY), 3)) for _ in range(2))
     assert one == two
 
 
-def test_the_fast_form_plays_no_more_than_it_may() -> None:
-    """160 rounds a cell: by the events of a round, 200,000 in all."""
+def test_fast_form_stays_within_its_event_budget() -> None:
+    """The fast form has 160 rounds a cell; its events must be fewer than 200,000 in all."""
     window = next(w for w in windows(1, 20, RECOVERY) if w.learners == 4)
     a_round_and_learner = window.events / (20 + rounds.WARM_UP_S / 3) / 4
     learners_of_all_cells = 5 * (1 + 2 + 4 + 8 + 16)

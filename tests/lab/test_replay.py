@@ -1,4 +1,4 @@
-"""`archipelago replay` of what is on a disk: exact, or one message that says what is wrong."""
+"""`archipelago replay` rebuilds a run exactly, or says in one message what is wrong."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def replay(capsys: pytest.CaptureFixture[str], run_dir: Path) -> Callable[[], tuple[int, str, str]]:
-    """The command on that run: exit code, standard output, standard error."""
+    """Return a function that runs the command: exit code, standard output, standard error."""
 
     def run() -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as end:
@@ -51,7 +51,7 @@ Replay = Callable[[], tuple[int, str, str]]
 
 
 def told(replay: Replay) -> dict[str, Any]:
-    """What is printed of a run that is readable, but not exact."""
+    """Return the printed result of a run that is readable, but not exact."""
     code, out, err = replay()
     assert (code, err) == (1, "")
     result = json.loads(out)
@@ -60,7 +60,7 @@ def told(replay: Replay) -> dict[str, Any]:
 
 
 def refused(replay: Replay) -> str:
-    """The one line that is said of a run that cannot be replayed."""
+    """Return the one-line message about a run that cannot be replayed."""
     code, out, err = replay()
     assert (code, out) == (1, "")
     assert err.startswith("archipelago: ")
@@ -74,7 +74,7 @@ def flip(path: Path, place: int) -> None:
     path.write_bytes(content)
 
 
-def test_a_run_is_rebuilt_to_the_last_bit(replay: Replay, run_dir: Path) -> None:
+def test_run_is_rebuilt_to_the_last_bit(replay: Replay, run_dir: Path) -> None:
     code, out, err = replay()
     result = json.loads(out)
     assert (code, err, result["exact"]) == (0, "", True)
@@ -85,7 +85,7 @@ def test_a_run_is_rebuilt_to_the_last_bit(replay: Replay, run_dir: Path) -> None
     assert result["global_sha256"] == wanted
 
 
-def test_a_run_that_shares_first_moments_is_rebuilt_with_them(tmp_path: Path) -> None:
+def test_run_with_shared_moments_is_rebuilt_with_them(tmp_path: Path) -> None:
     Played(tmp_path, CONFIG.replace("[sync]", '[sync]\nmoments = "mean"')).to_the_end(24)
     result = replayed(tmp_path)
     assert result["exact"] is True
@@ -103,7 +103,7 @@ def test_a_run_that_shares_first_moments_is_rebuilt_with_them(tmp_path: Path) ->
         assert each.bytes == sent.nbytes
 
 
-def test_other_rules_are_noticed_at_the_first_event_they_answer_otherwise(
+def test_other_rules_are_detected_at_the_first_different_answer(
     replay: Replay, run_dir: Path
 ) -> None:
     config = run_dir / "config.toml"
@@ -132,14 +132,14 @@ BROKEN: dict[str, tuple[object, str, Callable[..., object]]] = {
     ),
     "everybody is told": (merge_outcomes, "in_order", lambda members: [*members.values()][1:]),
 }  # fmt: skip
-"""By the invariant that it breaks: where a rule is, and what it becomes."""
+"""For each invariant: the place of a rule, and a replacement that breaks the invariant."""
 
 
 @pytest.mark.parametrize("invariant", BROKEN)
-def test_a_run_of_broken_rules_is_exact_and_judged(
+def test_run_of_broken_rules_replays_exactly_and_is_judged(
     replay: Replay, run_dir: Path, invariant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tape and the rules that hear it agree, and are both wrong."""
+    """The tape and the rules that replay it agree, and both are wrong."""
     monkeypatch.setattr(*BROKEN[invariant])
     shutil.rmtree(run_dir)
     Played(run_dir, CONFIG.replace("[sync]", "[sync]\nquorum = 2")).to_the_end(24)
@@ -149,19 +149,19 @@ def test_a_run_of_broken_rules_is_exact_and_judged(
     assert result["violated"].startswith(f"{invariant}: ")
 
 
-def test_a_tape_that_was_cut_off_is_replayed_up_to_there(replay: Replay, run_dir: Path) -> None:
+def test_truncated_tape_is_replayed_up_to_its_end(replay: Replay, run_dir: Path) -> None:
     tape = run_dir / "tape-0.arrow"
     tape.write_bytes(tape.read_bytes()[: tape.stat().st_size * 2 // 3])
     assert "tape-0.arrow" in told(replay)["damage"]
 
 
-def test_a_flipped_bit_of_the_tape_is_named(replay: Replay, run_dir: Path) -> None:
+def test_flipped_bit_in_the_tape_is_reported(replay: Replay, run_dir: Path) -> None:
     tape = run_dir / "tape-0.arrow"
     flip(tape, tape.stat().st_size * 2 // 3)
     assert "tape-0.arrow" in told(replay)["damage"]
 
 
-def test_without_a_tape_it_is_no_run_directory(replay: Replay, run_dir: Path) -> None:
+def test_directory_without_a_tape_is_refused(replay: Replay, run_dir: Path) -> None:
     (run_dir / "tape-0.arrow").unlink()
     assert "has no tape" in refused(replay)
 
@@ -170,7 +170,7 @@ def test_without_a_tape_it_is_no_run_directory(replay: Replay, run_dir: Path) ->
 @pytest.mark.parametrize(
     "name", ["state.json", "layout.json", "fragments/f0000-g0-v00000000.safetensors"]
 )
-def test_a_damaged_file_is_named(replay: Replay, run_dir: Path, name: str, damage: str) -> None:
+def test_damaged_file_is_reported(replay: Replay, run_dir: Path, name: str, damage: str) -> None:
     path = run_dir / name
     if damage == "flip":
         flip(path, path.stat().st_size * 9 // 10)
@@ -179,12 +179,12 @@ def test_a_damaged_file_is_named(replay: Replay, run_dir: Path, name: str, damag
     assert path.name in refused(replay)
 
 
-def test_a_fragment_that_is_missing_is_named(replay: Replay, run_dir: Path) -> None:
+def test_missing_fragment_is_reported(replay: Replay, run_dir: Path) -> None:
     (run_dir / "fragments" / "f0001-g0-v00000000.safetensors").unlink()
     assert "fragment 1 has lost its first version" in refused(replay)
 
 
-def test_a_contribution_that_is_missing_or_damaged_is_named(replay: Replay, run_dir: Path) -> None:
+def test_missing_or_damaged_contribution_is_reported(replay: Replay, run_dir: Path) -> None:
     first, *_, last = sorted((run_dir / "contributions" / "f0001").iterdir())
     flip(last, last.stat().st_size - 3)
     assert f"f0001/{last.name} is not as it was written" in refused(replay)
@@ -192,12 +192,12 @@ def test_a_contribution_that_is_missing_or_damaged_is_named(replay: Replay, run_
     assert f"f0001/{first.name} is not there" in refused(replay)
 
 
-def test_a_summary_that_is_damaged_is_named(replay: Replay, run_dir: Path) -> None:
+def test_damaged_summary_is_reported(replay: Replay, run_dir: Path) -> None:
     (run_dir / "summary.json").write_text('{"global_sha')
     assert "summary.json" in refused(replay)
 
 
-def test_a_configuration_that_is_gone_or_broken_is_a_mistake(replay: Replay, run_dir: Path) -> None:
+def test_missing_or_broken_configuration_is_a_user_mistake(replay: Replay, run_dir: Path) -> None:
     (run_dir / "config.toml").write_text("[sync\n")
     code, out, err = replay()
     assert (code, out) == (2, "")

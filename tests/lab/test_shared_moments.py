@@ -84,7 +84,7 @@ def merged(
     last: bool = False,
     store: bool = True,
 ) -> Sent:
-    """Merge and publish these; what is sent to learners."""
+    """Merge and publish these; return the payload for learners."""
     before = shard.version(F0)
     version = Version(before.generation, before.number + 1)
     items = [
@@ -102,7 +102,7 @@ def merged(
 
 
 def shared_by(shard: ArrayShard) -> list[float]:
-    """The bytes of the moments that it shares."""
+    """Return the moments that the shard shares."""
     (shared,) = shard.shared([F0])
     assert isinstance(shared, np.ndarray)
     return shared.tolist()
@@ -114,7 +114,7 @@ def shared_by(shard: ArrayShard) -> list[float]:
     st.sampled_from([*Wire]),
     st.integers(0, 2**32 - 1),
 )
-def test_the_mean_of_those_that_have_moments_by_their_shares_is_what_the_naive_twin_finds(
+def test_weighted_mean_of_moments_matches_a_naive_reference(
     given_: list[tuple[bool, float]], wire: Wire, seed: int
 ) -> None:
     shard, total = a_shard(wire), sum(weight for _, weight in given_)
@@ -133,13 +133,13 @@ def test_the_mean_of_those_that_have_moments_by_their_shares_is_what_the_naive_t
     exact = np.asarray(wanted, np.float32)
     off = np.abs(decode(mean, SIZE) - decode(encode(wire, exact), SIZE))
     levels = {Wire.E3M0: 3, Wire.INT2: 1}.get(wire, 7)
-    step = np.abs(exact).max() / levels  # where a rounding falls apart
+    step = np.abs(exact).max() / levels  # where roundings may differ
     assert (off <= (1e-5 if wire is Wire.F32 else step)).all()
     assert np.mean(off > 1e-5) < (0.01 if wire is Wire.F32 else 0.2)
     assert shard.shared([F0])[0] is mean
 
 
-def test_moments_are_seen_once_they_are_published_and_stay_until_there_are_newer_ones() -> None:
+def test_moments_are_shared_from_publication_until_newer_ones() -> None:
     shard = a_shard(Wire.F32)
     first = merged(shard, [WithMoments(drawn(1), drawn(2)), WithMoments(drawn(3), drawn(4))])
     before = shard.shared([F0])[0]
@@ -147,22 +147,22 @@ def test_moments_are_seen_once_they_are_published_and_stay_until_there_are_newer
     version, after = shard.version(F0), Version(0, 2)
     item = handed(shard, LIVES[0], WithMoments(drawn(5), drawn(6)), 2)
     shard.merge(Merge(F0, after, (item,), ""))
-    assert shard.shared([F0])[0] is before  # it is staged, and nobody has seen it
+    assert shard.shared([F0])[0] is before  # staged only, so not visible yet
     staged = shard.staged(F0).moments
     shard.publish(Publish(F0, after, version, (), ()))
     assert staged is not None
     assert shared_by(shard) == staged.tolist()
-    assert isinstance(merged(shard, [drawn(7), drawn(8)]), np.ndarray)  # nobody has any
+    assert isinstance(merged(shard, [drawn(7), drawn(8)]), np.ndarray)  # without moments
     assert shared_by(shard) == staged.tolist()
 
 
-def test_a_last_round_has_no_use_for_moments() -> None:
+def test_last_round_publishes_no_moments() -> None:
     shard = a_shard(Wire.F32)
     assert isinstance(merged(shard, [WithMoments(drawn(1), drawn(2))], last=True), np.ndarray)
     assert shard.shared([F0]) == [None]
 
 
-def test_deltas_are_merged_as_they_are_without_moments_beside_them() -> None:
+def test_moments_do_not_change_the_merge_of_deltas() -> None:
     plain, sharing = a_shard(None), a_shard(Wire.INT4)
     for n in range(3):
         deltas = [drawn(10 * n + i) for i in range(4)]
@@ -178,7 +178,7 @@ def test_deltas_are_merged_as_they_are_without_moments_beside_them() -> None:
         assert np.array_equal(plain.whole([F0])[0][1], sharing.whole([F0])[0][1])
 
 
-def test_moments_that_have_rotten_while_they_were_held_are_not_published() -> None:
+def test_moments_corrupted_while_held_are_not_published() -> None:
     shard, moments = a_shard(Wire.F32), drawn(2)
     item = handed(shard, LIVES[0], WithMoments(drawn(1), moments), 1)
     moments[3] = math.nan
@@ -187,7 +187,7 @@ def test_moments_that_have_rotten_while_they_were_held_are_not_published() -> No
 
 
 @pytest.mark.parametrize("every", [1, 2])
-def test_a_shard_comes_back_with_the_moments_that_are_stored_with_the_fragment(every: int) -> None:
+def test_restarted_shard_has_the_moments_stored_with_the_fragment(every: int) -> None:
     shelf = Shelf()
     shard = a_shard(Wire.INT8, shelf, every)
     for n in range(1, 4):
@@ -200,7 +200,7 @@ def test_a_shard_comes_back_with_the_moments_that_are_stored_with_the_fragment(e
     assert (shared_by(back) == wanted) == (every == 1)
 
 
-def test_a_shard_that_comes_back_to_the_beginning_has_none_and_the_next_merge_brings_some() -> None:
+def test_shard_restarted_at_the_beginning_gets_moments_with_a_merge() -> None:
     shelf = Shelf()
     shard = a_shard(Wire.F32, shelf, every=100)
     merged(shard, [WithMoments(drawn(1), drawn(2))], store=False)
@@ -210,7 +210,7 @@ def test_a_shard_that_comes_back_to_the_beginning_has_none_and_the_next_merge_br
     assert isinstance(merged(back, [WithMoments(drawn(1), drawn(2))]), WithMoments)
 
 
-def test_moments_that_the_run_has_not_agreed_on_are_a_flaw() -> None:
+def test_moments_of_another_wire_are_a_flaw() -> None:
     delta, moments = drawn(1), encode(Wire.INT4, drawn(2))
 
     def said(shard: ArrayShard, sent: Sent) -> str:
@@ -239,11 +239,11 @@ def inspect(moments_norm: float | None, known: Norms = NONE) -> Cause | None:
     return None if refusal is None else refusal.cause
 
 
-def test_the_gate_holds_moments_to_those_of_late() -> None:
+def test_gate_compares_moments_with_recent_ones() -> None:
     known = Norms(tuple(Sample(each, 1) for each in (1.0, 1.2, 0.9, 1.1, 1.0, 0.8, 1.0, 1.1)))
     assert inspect(None, known) is None
     assert inspect(2.0, known) is None
-    assert inspect(1e4) is None  # too few are known
+    assert inspect(1e4) is None  # too few norms are known
     assert inspect(1e4, known) is Cause.MOMENTS
     for bad in (math.nan, math.inf):
         assert inspect(bad) is Cause.NOT_FINITE
@@ -251,7 +251,7 @@ def test_the_gate_holds_moments_to_those_of_late() -> None:
 
 
 class Rules:
-    """Rules with two islands, told by hand; what each contribution says of its moments is given."""
+    """The rules with two islands, driven by hand; the norms of moments are given."""
 
     def __init__(self) -> None:
         self.config = parse(
@@ -289,7 +289,7 @@ class Rules:
         return effects
 
     def round(self, *moments: float | None) -> list[Discard]:
-        """Both step and hand in; what is discarded."""
+        """Let both islands step and hand in; return the discards."""
         self.steps += 2
         found, asked = list[Discard](), list[Life]()
         lives = [e.life for granted in self.lives for e in granted if isinstance(e, Granted)]
@@ -314,9 +314,7 @@ class Rules:
         return found
 
 
-def test_the_rules_refuse_a_contribution_whose_moments_are_no_numbers_and_remember_the_others() -> (
-    None
-):
+def test_refuses_moments_that_are_not_finite_and_records_the_others() -> None:
     rules = Rules()
     for n in range(5):
         assert not rules.round(1.0 + n / 10, None)
@@ -326,7 +324,7 @@ def test_the_rules_refuse_a_contribution_whose_moments_are_no_numbers_and_rememb
     assert len(rules.state.fragments[0].moments.recent) == 6
 
 
-def test_when_moments_have_changed_for_everyone_the_old_ones_are_forgotten() -> None:
+def test_forgets_old_moment_norms_when_all_have_changed() -> None:
     rules = Rules()
     for _ in range(6):
         assert not rules.round(1.0, 1.0)
@@ -335,7 +333,7 @@ def test_when_moments_have_changed_for_everyone_the_old_ones_are_forgotten() -> 
     assert not rules.round(50.0, 50.0)
 
 
-def test_the_bytes_of_moments_are_counted_with_the_merges_that_bring_them() -> None:
+def test_bytes_of_moments_are_counted_with_their_merge() -> None:
     rules = Rules()
     delta, moments = Wire.F32.bytes_of(SIZE), Wire.INT8.bytes_of(SIZE)
     rules.round(None, None)
@@ -345,7 +343,7 @@ def test_the_bytes_of_moments_are_counted_with_the_merges_that_bring_them() -> N
     assert counted == [2 * delta, 2 * (delta + moments), 2 * delta]
 
 
-# --- the door -------------------------------------------------------------------------------------
+# --- the configuration --------------------------------------------------------------------------
 
 
 def config(**sync: object) -> Config:
@@ -354,15 +352,13 @@ def config(**sync: object) -> Config:
 
 
 @pytest.mark.parametrize(("key", "value"), [("moments_every", 2), ("wire_moments", "bf16")])
-def test_what_says_how_moments_are_shared_is_refused_where_they_are_not(
-    key: str, value: object
-) -> None:
+def test_refuses_options_of_shared_moments_without_shared_moments(key: str, value: object) -> None:
     with pytest.raises(UserMistake, match=f'sync.{key}: is read only by moments = "mean"'):
         config(**{key: value})
     config(moments="mean", **{key: value})
 
 
-def test_a_rate_of_the_leaves_beside_muons_is_none_where_all_go_by_adamw() -> None:
+def test_refuses_adamw_share_without_muon() -> None:
     tables = {"task": {"preset": "byte-tiny"}, "islands": [{"count": 2}]}
     with pytest.raises(UserMistake, match=r"optimizer.adamw_share: is for the leaves beside"):
         parse(
@@ -373,7 +369,7 @@ def test_a_rate_of_the_leaves_beside_muons_is_none_where_all_go_by_adamw() -> No
     parse({**tables, "optimizer": {"adamw_share": 0.5}}, origin="test", overrides=())
 
 
-def test_kappa_is_of_rda() -> None:
+def test_kappa_needs_rda() -> None:
     with pytest.raises(UserMistake, match=r'sync.kappa: is read only by merge = "rda"'):
         config(kappa=0.5)
     config(merge="rda", kappa=0.5)
@@ -382,7 +378,7 @@ def test_kappa_is_of_rda() -> None:
             config(merge="rda", kappa=bad)
 
 
-def test_where_gradients_are_summed_moments_are_everybodys_already() -> None:
+def test_refuses_shared_moments_in_data_parallel() -> None:
     tables = {"run": {"mode": "data-parallel"}, "task": {"preset": "byte-tiny"}}
     with pytest.raises(UserMistake, match=r"sync.moments: .* is not for run.mode"):
         parse(
@@ -392,13 +388,13 @@ def test_where_gradients_are_summed_moments_are_everybodys_already() -> None:
         )
 
 
-def test_a_ray_of_our_own_has_room_for_moments() -> None:
+def test_object_stores_have_room_for_moments() -> None:
     shared, own = (Stores.of(config(moments=each), LAYOUT) for each in ("mean", "own"))
     assert shared.shards > own.shards
     assert shared.island > own.island
 
 
-def test_both_payloads_are_bytes_on_the_wire() -> None:
+def test_wire_bytes_include_both_payloads() -> None:
     delta: Payload = drawn(1)
     both = WithMoments(delta, encode(Wire.INT4, delta))
     assert both.nbytes == Wire.F32.bytes_of(SIZE) + Wire.INT4.bytes_of(SIZE)

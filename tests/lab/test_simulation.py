@@ -1,4 +1,4 @@
-"""Whole clusters in virtual time: nothing that may never happen does, and the judge can see."""
+"""Whole clusters in virtual time keep every invariant, and the judge detects violations."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def agrees(result: FuzzResult) -> None:
     assert result.events >= EVENTS_WANTED * result.schedules
 
 
-def test_a_hundred_schedules() -> None:
+def test_a_hundred_schedules_have_no_violation() -> None:
     result = fuzz(FEW, SEED)
     agrees(result)
     assert result.schedules == FEW
@@ -72,14 +72,14 @@ def test_two_thousand_schedules_cover_everything() -> None:
     print(f"{result.events} events, {result.events_per_s:.0f} per second and core")
 
 
-def test_the_keys_that_scripts_read() -> None:
+def test_result_has_the_keys_that_scripts_read() -> None:
     assert {
         "schedules", "events", "faults", "violations", "pairs_covered", "pairs",
         "effects_covered", "effects", "events_per_s",
     } <= asdict(FuzzResult()).keys()  # fmt: skip
 
 
-def test_a_schedule_is_as_long_as_promised() -> None:
+def test_schedule_has_the_promised_length() -> None:
     for number in range(10):
         total = Sum()
         one_schedule(f"{SEED}/{number}", total)
@@ -92,15 +92,17 @@ def test_a_schedule_is_as_long_as_promised() -> None:
     assert min(world.judge.memory.rounds_of) >= ROUNDS_WANTED
 
 
-def test_every_trouble_is_drawn() -> None:
+def test_every_kind_of_trouble_is_drawn() -> None:
     drawn = {fault.trouble for number in range(FEW) for fault in draw(f"{SEED}/{number}").faults}
     assert drawn == set(Trouble)
 
 
-def test_what_is_drawn_in_lock_step_is_what_the_door_lets_in() -> None:
-    """All islands are needed for a merge, and a version is in place before its fragment is due
-    again. Without the first, those at their last step would wait for ever for what is merged
-    without them; without the second, no version would ever be adopted. Both were drawn once."""
+def test_lock_step_plans_are_valid_configurations() -> None:
+    """Each merge needs all islands, and each version is adopted before the next due point.
+
+    Without the first, learners at their last step would wait for ever for a merge without them.
+    Without the second, no version would ever be adopted. Both kinds of plan were drawn once.
+    """
     waiting = [plan for n in range(10 * FEW) if (plan := draw(f"{SEED}/{n}")).lock_step is not None]
     flown = {plan.rule.schedule.every - (plan.lock_step or 0) for plan in waiting}
     assert {1, 2, 3} < flown
@@ -109,7 +111,7 @@ def test_what_is_drawn_in_lock_step_is_what_the_door_lets_in() -> None:
     assert {0, 1, 2, 3} == {plan.lock_step for plan in waiting}
 
 
-def test_lock_step_without_all_islands_is_refused() -> None:
+def test_refuses_lock_step_without_all_islands() -> None:
     plan = next(
         plan
         for n in count()
@@ -119,8 +121,8 @@ def test_lock_step_without_all_islands_is_refused() -> None:
         replace(plan, rule=replace(plan.rule, min_quorum=1))
 
 
-# Each was a violation on its way here, of the plan that the seed gave then: see the tests of plans,
-# terms and the judge for what it was.
+# Each seed was a violation of the plan that it gave then: the tests of plans, terms and the judge
+# say which.
 @pytest.mark.parametrize(
     "seed",
     [
@@ -128,13 +130,15 @@ def test_lock_step_without_all_islands_is_refused() -> None:
         "7/1684", "95001/330", "95001/7668", "diagram/283",
     ],
 )  # fmt: skip
-def test_seeds_that_were_violations_once(seed: str) -> None:
+def test_seeds_of_former_violations_pass(seed: str) -> None:
     one_schedule(seed, total := Sum(), shrink=False)
     assert [failure.words for failure in total.failures] == []
 
 
-def test_learners_that_missed_something_get_it_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They get differences, or the whole; the judge would see a difference too few."""
+def test_learners_catch_up_by_differences_or_whole_fragments(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They get differences or the whole; the judge would detect one difference too few."""
     came, give = Counter[str](), shard_fragment.between
 
     def counted(*asked: Any) -> list[Any] | None:
@@ -156,7 +160,7 @@ def test_learners_that_missed_something_get_it_either_way(monkeypatch: pytest.Mo
     assert {failure.invariant for failure in total.failures} == {"the public chain"}
 
 
-def test_a_seed_gives_the_same_run() -> None:
+def test_same_seed_gives_the_same_run() -> None:
     first, second = SimWorld(draw("a seed")), SimWorld(draw("a seed"))
     first.run()
     second.run()
@@ -189,12 +193,12 @@ ALONE = SimPlan(
     anchor=Anchor.BASE,
     lock_step=None,
 )
-"""Without it nothing goes on."""
+"""A plan with one island, without which nothing proceeds."""
 
 
 @pytest.mark.parametrize("healed_s", range(20, 60))
-def test_an_island_comes_back_whenever_its_layout_is_mended(healed_s: int) -> None:
-    """That may be while the refusal of its join is on its way."""
+def test_island_returns_whenever_its_layout_is_fixed(healed_s: int) -> None:
+    """The refusal of its join may still be on its way."""
     traits = (replace(ALONE.traits[0], latency_s=4.0),)
     faults = (
         SimFault(15.0, Trouble.LAYOUT, ISLAND, 1.0),
@@ -204,15 +208,15 @@ def test_an_island_comes_back_whenever_its_layout_is_mended(healed_s: int) -> No
 
 
 @pytest.mark.parametrize("tenth", range(0, 150, 3))
-def test_an_island_comes_back_whenever_it_was_drained(tenth: int) -> None:
-    """That may be when it was barred, and in no life."""
+def test_island_returns_whenever_it_was_drained(tenth: int) -> None:
+    """The island may be barred then, and in no life."""
     ill = SimFault(3.0, Trouble.INCURABLE, ISLAND, 1.0)
     drained = SimFault(5 + tenth / 10, Trouble.DRAIN, ISLAND, 1.0)
     SimWorld(replace(ALONE, faults=(ill, drained))).run()
 
 
 def broken(name: str) -> tuple[object, str, Callable[..., object]]:
-    """Where a guard of the rules is, and what it becomes."""
+    """Return the place of a guard of the rules, and its broken replacement."""
     match name:
         case "the gate lets everything in":
             return contributions.gate, "inspect", lambda *_, **__: None
@@ -250,7 +254,7 @@ def broken(name: str) -> tuple[object, str, Callable[..., object]]:
         "what was merged is forgotten",
     ],
 )  # fmt: skip
-def test_a_broken_rule_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_rule_is_detected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, guard, instead = broken(name)
     monkeypatch.setattr(where, guard, instead)
     total = Sum()
@@ -261,7 +265,7 @@ def test_a_broken_rule_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert total.violations == 1
 
 
-def test_a_failure_is_told_by_its_shortest_tape(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_is_shrunk_to_its_shortest_tape(monkeypatch: pytest.MonkeyPatch) -> None:
     where, guard, instead = broken("the quorum does not count")
     monkeypatch.setattr(where, guard, instead)
     total = Sum()
@@ -274,22 +278,22 @@ def test_a_failure_is_told_by_its_shortest_tape(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(BREAKAGES):
         world.run()
     tape = shortest(world, failure)
-    # a merge of nothing, or one of fewer than the quorum, which the state shows as well
+    # The merge is empty, or has fewer than the quorum, which the state shows as well.
     assert violated(world, tape) == failure.invariant in {"the quorum is kept", "validate"}
     fewer = [tape[:i] + tape[i + 1 :] for i in range(len(tape))]
     assert all(violated(world, each) != failure.invariant for each in fewer)
-    # some join, some of them again and again, so that others read what they do, and step
+    # Islands join, some repeatedly, so that others read their leases, and step.
     assert len(tape) <= 5 * len(world.plan.traits)
     assert len(tape) < failure.events
 
 
-def test_what_is_out_of_reach_is_a_pair() -> None:
+def test_unreachable_pairs_are_known_pairs_with_reasons() -> None:
     assert NEVER.keys() < PAIRS
     assert all(NEVER.values())
 
 
-def test_tasks_on_virtual_time() -> None:
-    """The loop carries real tasks, futures and alarms, in the order of their times."""
+def test_virtual_loop_runs_tasks_in_order_of_time() -> None:
+    """The loop runs real tasks, futures and alarms in the order of their times."""
     loop, said = VirtualLoop(), list[str]()
 
     async def sleeper(name: str, seconds: float) -> None:
@@ -318,8 +322,8 @@ def test_tasks_on_virtual_time() -> None:
 # --- the command ----------------------------------------------------------------------------------
 
 
-def test_a_fuzz_that_has_its_time_begins_nothing_after_it() -> None:
-    """With the same seed it does what one of so many schedules does."""
+def test_timed_fuzz_starts_no_schedule_after_its_time() -> None:
+    """A fuzz of that many schedules with the same seed gives the same result."""
     clock = count()
     in_time = fuzz(None, SEED, for_s=3, now_s=lambda: float(next(clock)))
     assert in_time.schedules == 2 * ROUND
@@ -328,7 +332,7 @@ def test_a_fuzz_that_has_its_time_begins_nothing_after_it() -> None:
     assert in_time == wanted
 
 
-def test_a_failure_is_kept_and_says_how_to_repeat_it(
+def test_failure_is_saved_with_the_command_that_repeats_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def simulate(*arguments: str) -> tuple[int | str | None, FuzzResult, str]:
@@ -355,5 +359,5 @@ def test_a_failure_is_kept_and_says_how_to_repeat_it(
     assert (code, mended.schedules, mended.violations) == (0, 1, 0)
 
 
-def test_a_new_seed_is_another_one_each_time() -> None:
+def test_new_seed_differs_each_time() -> None:
     assert len({new_seed() for _ in range(5)}) > 1

@@ -1,4 +1,4 @@
-"""`archipelago simulate CONFIG.toml`: a configured run and its fault plan, without a machine."""
+"""`archipelago simulate CONFIG.toml` simulates a configured run and its fault plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from coordinator import contributions, orders
 from coordinator.protocol import Item
 
 FAULTS = Path(__file__).resolve().parents[1] / "faults.toml"
-"""What tests/live/test_run.py has real processes go through."""
+"""The fault plan that tests/live/test_run.py applies to real processes."""
 SEEDS = 4
 
 
@@ -30,7 +30,7 @@ def config(*overrides: str) -> Config:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_the_plan_of_the_live_test_breaks_nothing(seed: int) -> None:
+def test_fault_plan_of_the_live_test_has_no_violation(seed: int) -> None:
     known = load(FAULTS)
     result = simulate(known, seed)
     assert (result.violations, result.violated) == (0, None)
@@ -40,18 +40,18 @@ def test_the_plan_of_the_live_test_breaks_nothing(seed: int) -> None:
     assert result.merges >= known.run.steps // known.sync.lasting_every * known.sync.fragments // 2
 
 
-def test_all_kinds_are_in_it_but_one() -> None:
-    """That one is in the tests with a second node, tests/live/test_cluster.py."""
+def test_fault_plan_has_all_kinds_but_node() -> None:
+    """The missing kind is tested with a second node, in tests/live/test_cluster.py."""
     assert {fault.kind for fault in load(FAULTS).faults.plan} == {*FaultKind} - {"node"}
 
 
-def test_a_seed_gives_the_same_run_and_another_one_another() -> None:
+def test_run_is_determined_by_the_seed() -> None:
     first, again, other = (simulate(load(FAULTS), seed) for seed in (1, 1, 2))
     assert first == again
     assert first.lasts_s != other.lasts_s
 
 
-def test_what_the_configuration_says_of_islands_is_simulated() -> None:
+def test_simulates_the_configured_islands() -> None:
     plan = plan_of(
         config("islands.0.speed=0.5", "islands.0.batch_size=3", 'islands.0.region="eu"'), [], 0
     )
@@ -62,7 +62,7 @@ def test_what_the_configuration_says_of_islands_is_simulated() -> None:
     assert {trait.tokens for trait in plan.traits} == {3 * Config().data.window}
 
 
-def test_a_paced_island_is_as_slow_as_its_pace() -> None:
+def test_paced_island_is_simulated_at_its_pace() -> None:
     for step_s, expected_s in ((0.5, 1.0), (3.0, 3.0)):
         plan = plan_of(config(f"islands.0.step_s={step_s}"), [], 0)
         assert {trait.step_s for trait in plan.traits} == {expected_s}
@@ -89,7 +89,7 @@ def test_a_paced_island_is_as_slow_as_its_pace() -> None:
         ("drain", "eu-1", {}, Trouble.DRAIN),
     ],
 )
-def test_each_kind_has_its_counterpart_or_is_left_out(
+def test_each_fault_kind_has_a_counterpart_or_is_left_out(
     kind: str, island: str, more: dict[str, Any], expected: str
 ) -> None:
     found = counterpart(Harm.model_validate({"kind": kind, "island": island, **more}), config())
@@ -101,26 +101,26 @@ def test_each_kind_has_its_counterpart_or_is_left_out(
         assert expected in found
 
 
-def test_where_learners_wait_nothing_is_cut() -> None:
+def test_lock_step_has_no_counterpart_of_a_cut() -> None:
     harm = Harm.model_validate({"kind": "cut", "island": "eu-1"})
     assert "loses no words" in str(counterpart(harm, config("sync.overlap=0")))
 
 
-def test_a_slow_step_takes_so_many_times_as_long() -> None:
-    """One island, and no other to wait for: the whole run is slow for so long."""
+def test_slow_fault_multiplies_the_step_time() -> None:
+    """The run has one island, so the whole run is slow for that time."""
     alone = ("islands.0.count=1", "run.steps=60")
     slow = 'faults.plan=[{at_step=10, kind="slow", island="eu-0", factor=3.0, for_s=60.0}]'
     plain_s, slowed_s = (simulate(config(*alone, *more), 0).lasts_s for more in ((), (slow,)))
     assert slowed_s - plain_s == pytest.approx(60 - 60 / 3, abs=6)
 
 
-def test_a_batch_may_be_larger_than_a_lease() -> None:
+def test_batch_may_be_larger_than_a_lease() -> None:
     large = config("islands.0.batch_size=100", "data.lease_windows=64", "run.steps=60")
     assert simulate(large, 0).violated is None
 
 
-def test_who_is_drained_stays_away_and_who_was_killed_comes_back() -> None:
-    """With a quorum of both, a run goes on after the one and not after the other."""
+def test_killed_island_returns_and_drained_one_does_not() -> None:
+    """If the quorum is both islands, a run continues after the kill, but not after the drain."""
     both = ("sync.quorum=2", "run.steps=60")
     fault = 'faults.plan=[{{at_step=20, kind="{}", island="eu-1"}}]'
     assert simulate(config(*both, fault.format("kill")), 0).violated is None
@@ -131,7 +131,7 @@ def test_who_is_drained_stays_away_and_who_was_killed_comes_back() -> None:
 
 
 def test_poison_is_refused_until_its_process_ends() -> None:
-    """That holds in each of its lives; and the judge knows what was poisoned."""
+    """The gate refuses poison in each life, and the judge knows what was poisoned."""
     poison = 'faults.plan=[{at_step=20, kind="nan", island="eu-1"}]'
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contributions.gate, "inspect", lambda *_, **__: None)
@@ -147,7 +147,7 @@ def cli(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return end.value.code, out, err
 
 
-def test_the_command_prints_its_result_and_fails_with_a_violation(
+def test_command_prints_its_result_and_fails_on_a_violation(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = asdict(simulate(load(FAULTS), 3))
@@ -171,7 +171,7 @@ def test_the_command_prints_its_result_and_fails_with_a_violation(
         (("nowhere.toml",), "nowhere.toml"),
     ],
 )
-def test_a_mistake_is_one_message(
+def test_mistake_gives_one_message(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
 ) -> None:
     code, out, err = cli(capsys, *arguments)

@@ -1,4 +1,4 @@
-"""Runs of an earlier source, kept in tests/stored: a later source replays them."""
+"""The present source replays runs of an earlier source, stored in tests/stored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from archipelago import replay
 STORED = Path(__file__).parents[1] / "stored"
 
 
-def test_a_stored_run_is_replayed_exactly(tmp_path: Path) -> None:
+def test_stored_run_is_replayed_exactly(tmp_path: Path) -> None:
     run_dir = shutil.copytree(STORED / "decoupled", tmp_path / "decoupled")
     result = replay(run_dir)
     assert result.exact

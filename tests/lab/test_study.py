@@ -1,4 +1,4 @@
-"""A study: what its file makes of arms, axes and seeds, what is refused, and what it comes to."""
+"""A study: its arms, axes and seeds, its refusals, and its results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def made(loss: float, *, failed: str = "", curve: tuple[Evaluation, ...] = ()) -
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
-def test_the_examples_are_sound(path: Path) -> None:
+def test_example_studies_are_valid(path: Path) -> None:
     study = read(path)
     assert study.cells
     assert study.name == path.stem
@@ -58,14 +58,14 @@ def test_the_examples_are_sound(path: Path) -> None:
 # --- the file -----------------------------------------------------------------------------------
 
 
-def test_a_study_of_nothing_is_its_base_with_four_seeds() -> None:
+def test_empty_study_is_its_base_with_four_seeds() -> None:
     study = asked("")
     (row,) = study.rows
     assert [cell.seed for cell in row.cells] == [0, 1, 2, 3]
     assert (row.label, study.folder) == ("x", Path("studies/x"))
 
 
-def test_a_grid_is_every_point_with_every_seed() -> None:
+def test_grid_has_every_point_with_every_seed() -> None:
     study = asked('[study]\nseeds = [3, 5]\n[axes]\nsync.every = [8, 24]\n"sync.quorum" = [1, 2]\n')
     assert [dict(row.point) for row in study.rows] == [
         {"sync.every": h, "sync.quorum": k} for h in (8, 24) for k in (1, 2)
@@ -75,7 +75,7 @@ def test_a_grid_is_every_point_with_every_seed() -> None:
     assert (last.sync.every, last.sync.quorum, last.run.seed) == (24, 2, 5)
 
 
-def test_arms_have_settings_and_axes_of_their_own() -> None:
+def test_arms_have_their_own_settings_and_axes() -> None:
     study = asked("""
 [study]
 seeds = 2
@@ -99,7 +99,7 @@ set = { sync.merge = "rda" }
     assert all(row.cells[0].config.sync.merge == "rda" for row in study.rows[3:])
 
 
-def test_what_a_mode_decides_itself_is_left_out_of_the_base_and_kept_of_the_arm() -> None:
+def test_mode_overrides_the_base_but_not_the_arms_own_settings() -> None:
     both = '[sync]\nfragments = 4\nevery = 8\n[[arms]]\nname = "d"\n'
     (row,) = asked(both + 'set = { run.mode = "diloco" }\n').rows
     sync = row.cells[0].config.sync
@@ -110,7 +110,7 @@ def test_what_a_mode_decides_itself_is_left_out_of_the_base_and_kept_of_the_arm(
     assert not more
 
 
-def test_everything_that_is_wrong_is_said_at_once() -> None:
+def test_reports_every_mistake_at_once() -> None:
     lines = refused("""
 [study]
 seeds = [1, 1]
@@ -148,7 +148,7 @@ jiter = 0.1
         assert words in told, words
 
 
-def test_what_is_wrong_with_a_study_table_does_not_hide_cells_that_cannot_be() -> None:
+def test_mistakes_in_the_study_table_do_not_hide_impossible_cells() -> None:
     lines = refused(
         "[study]\nseeds = []\n[sync]\nevery = 8\n"
         "[axes]\nsync.overlap = [1, 9]\nsync.quorum = [1, 9]\n"
@@ -160,19 +160,19 @@ def test_what_is_wrong_with_a_study_table_does_not_hide_cells_that_cannot_be() -
     assert "sync.quorum: no round could ever close" in told
 
 
-def test_a_fault_that_virtual_time_has_not_is_refused_at_the_door() -> None:
+def test_refuses_faults_that_virtual_time_lacks() -> None:
     plan = '[faults]\nplan = [{at_step = 5, kind = "kill", island = "syncer"}]\n'
     (_, line) = refused(plan)
     assert line.startswith("faults.plan: the kill of syncer at step 5: virtual time has no")
 
 
-def test_the_base_can_be_changed_from_the_command_line() -> None:
+def test_command_line_can_change_the_base() -> None:
     study = asked("[study]\nseeds = 1\n", "run.steps=40", "virtual.jitter=0.5")
     (cell,) = study.cells.values()
     assert (cell.config.run.steps, cell.virtual.jitter) == (40, 0.5)
 
 
-def test_seeds_and_axes_can_be_changed_from_the_command_line() -> None:
+def test_command_line_can_change_seeds_and_axes() -> None:
     text = "[study]\nseeds = 8\n[axes]\nsync.every = [8, 24]\n"
     study = asked(text, "study.seeds=[5]", "axes.sync.every=[12]", "axes.sync.quorum=[1, 2]")
     assert study.seeds == (5,)
@@ -180,7 +180,7 @@ def test_seeds_and_axes_can_be_changed_from_the_command_line() -> None:
     assert points == [(12, 1), (12, 2)]
 
 
-def test_what_is_wrong_on_the_command_line_is_said_at_the_door() -> None:
+def test_reports_mistakes_on_the_command_line() -> None:
     with pytest.raises(UserMistake) as found:
         asked("[study]\nseeds = 8\n", "study.seeds=0", "study.sedes=3", "axes.sync.every=8")
     for words in ("study.seeds", "study.sedes: is not known", "axes.sync.every: must be a list"):
@@ -195,7 +195,7 @@ def cell_of(*overrides: str) -> Cell:
     return cell
 
 
-def test_a_cell_is_known_by_what_it_trains() -> None:
+def test_cell_key_depends_on_what_it_trains() -> None:
     one = cell_of()
     assert one.key == cell_of("run.name=other", "monitor.refresh_s=2.0", "run.dir=there").key
     others = {
@@ -205,7 +205,7 @@ def test_a_cell_is_known_by_what_it_trains() -> None:
     assert len({one.key, *others}) == 5
 
 
-def test_a_cells_file_is_found_again_and_its_command_makes_it(tmp_path: Path) -> None:
+def test_cell_file_is_found_again_and_has_its_command(tmp_path: Path) -> None:
     files, cell = CellFiles(tmp_path), cell_of("virtual.look_every=5")
     assert files.find(cell.key) is None
     path = files.ask(cell)
@@ -223,7 +223,7 @@ def test_a_cells_file_is_found_again_and_its_command_makes_it(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "{}", '{"format": 1, "key": "x"}', '{"format": 9, "key": "{key}"}']
 )
-def test_files_of_cells_that_are_none_are_refused_all_at_once(tmp_path: Path, text: str) -> None:
+def test_broken_cell_files_are_refused_all_at_once(tmp_path: Path, text: str) -> None:
     files = CellFiles(tmp_path)
     cells = {cell.key: cell for cell in (cell_of(), cell_of("run.steps=7"))}
     for key in cells:
@@ -238,17 +238,17 @@ def test_files_of_cells_that_are_none_are_refused_all_at_once(tmp_path: Path, te
         assert str(files.result_path(key)) in line
 
 
-def test_what_came_to_nothing_is_there_unless_it_shall_be_tried_again(tmp_path: Path) -> None:
+def test_failed_cell_is_kept_unless_it_is_retried(tmp_path: Path) -> None:
     files, cell = CellFiles(tmp_path), cell_of()
     files.keep(cell.key, made(1.0, failed="it diverged"))
     assert [*found(files, {cell.key: cell}, retry=False)] == [cell.key]
     assert not found(files, {cell.key: cell}, retry=True)
 
 
-# --- what it comes to ---------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------
 
 
-def test_an_interval_is_students() -> None:
+def test_interval_is_students_t() -> None:
     samples = [1.0, 1.2, 0.9, 1.4, 1.1]
     interval = stats.t.interval(0.95, 4, loc=1.12, scale=stats.sem(samples))
     told = mean(samples)
@@ -258,7 +258,7 @@ def test_an_interval_is_students() -> None:
     assert math.isnan(mean([]).value)
 
 
-def test_gaps_are_of_pairs_and_pairs_without_a_figure_are_left_out() -> None:
+def test_gaps_omit_pairs_without_a_figure() -> None:
     assert gaps_percent([1.1, math.nan, 2.0], [1.0, 1.0, 4.0]) == pytest.approx([10, -50])
 
 
@@ -279,7 +279,7 @@ axes = { sync.every = [8, 24] }
 
 
 def result(losses: Mapping[tuple[str, float, int], tuple[float, ...]]) -> Result:
-    """Of `TWO_ARMS`; the loss of each seed, by arm, the arm's own axis, and the window."""
+    """Return the result of `TWO_ARMS`: losses per seed, by arm, the arm's own axis, and window."""
     study = asked(TWO_ARMS)
     there: dict[str, CellResult] = {}
     for row in study.rows:
@@ -303,7 +303,7 @@ LOSSES: dict[tuple[str, float, int], tuple[float, ...]] = {
 }  # fmt: skip
 
 
-def test_each_point_is_compared_with_the_other_arm_at_its_best_seed_by_seed() -> None:
+def test_each_point_is_compared_by_seed_with_the_best_of_the_other_arm() -> None:
     lines = {tuple(line.row.point.values()): line for line in result(LOSSES).lines}
     gap = lines[64, 8].gap
     assert gap is not None
@@ -320,7 +320,7 @@ def test_each_point_is_compared_with_the_other_arm_at_its_best_seed_by_seed() ->
     assert lines[128, 24].measured.samples == 2
 
 
-def test_text_and_json_say_the_same() -> None:
+def test_text_and_json_agree() -> None:
     told = result(LOSSES)
     plain = json.loads(json.dumps(told.json()))
     assert (plain["cells"], plain["missing"], plain["failed"]) == (30, 2, 0)
@@ -339,8 +339,8 @@ def test_text_and_json_say_the_same() -> None:
     assert curves(told).splitlines()[0].split() == ["held-out", "loss", "at", "step", "10", "20"]
 
 
-def test_each_mode_is_told_at_its_best_where_there_is_one_place_to_compare_at() -> None:
-    """With the keys of `bench parity`."""
+def test_each_mode_is_reported_at_its_best_if_comparable() -> None:
+    """The keys are those of `bench parity`."""
     assert "data_parallel_loss" not in result(LOSSES).json(), "two windows: two places"
     study = asked(TWO_ARMS.replace("[axes]\ndata.window = [64, 128]\n", ""))
     there: dict[str, CellResult] = {}
@@ -359,7 +359,7 @@ def test_each_mode_is_told_at_its_best_where_there_is_one_place_to_compare_at() 
     assert not [name for name in told if name.startswith(("diloco", "elastic"))]
 
 
-def test_more_is_better_of_some_measures() -> None:
+def test_some_measures_are_maximized() -> None:
     study = asked(TWO_ARMS.replace("seeds = 3", 'seeds = 1\nmeasure = "goodput"'))
     rows = [row for row in study.rows if row.arm == "dp" and row.point["data.window"] == 64]
     there = {row.cells[0].key: made(loss) for row, loss in zip(rows, (1.0, 3.0, 2.0), strict=True)}
@@ -367,7 +367,7 @@ def test_more_is_better_of_some_measures() -> None:
     assert best[0]["optimizer.learning_rate"] == 2e-2
 
 
-def test_a_picture_is_drawn_of_curves_and_of_gaps(tmp_path: Path) -> None:
+def test_draws_pictures_of_curves_and_gaps(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from archipelago.lab.study.pictures import drawn
 
@@ -379,7 +379,7 @@ def test_a_picture_is_drawn_of_curves_and_of_gaps(tmp_path: Path) -> None:
     assert before == [file.read_bytes() for file in drawn(result(LOSSES), tmp_path)]
 
 
-# --- all of it ----------------------------------------------------------------------------------
+# --- a whole study ------------------------------------------------------------------------------
 
 WHOLE = """
 [study]
@@ -407,7 +407,7 @@ name = "ours"
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_study_is_made_once_and_says_what_came_to_nothing(
+def test_study_runs_once_and_reports_failed_cells(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from archipelago.cli.main import main
@@ -440,7 +440,7 @@ def test_a_study_is_made_once_and_says_what_came_to_nothing(
     assert {each: each.read_bytes() for each in (folder / "cells").iterdir()} == before
 
 
-def test_the_configuration_of_a_run_is_no_study(tmp_path: Path) -> None:
+def test_refuses_a_run_configuration_as_study(tmp_path: Path) -> None:
     path = tmp_path / "demo.toml"
     path.write_text("[run]\nsteps = 4\n[[islands]]\ncount = 2\n")
     with pytest.raises(
@@ -449,8 +449,8 @@ def test_the_configuration_of_a_run_is_no_study(tmp_path: Path) -> None:
         read(path)
 
 
-def test_a_key_of_the_configuration_that_has_its_default_keeps_finished_cells() -> None:
-    """A new key has its default in every study of before."""
+def test_key_at_its_default_keeps_finished_cells() -> None:
+    """Every earlier study has a new key at its default."""
     plain = [cell.key for cell in asked("").rows[0].cells]
     said = asked("[run]\nsteps = 300\n[sync]\nmax_staleness = 8\n", "durability.hang_s=7")
     config = asked("").rows[0].cells[0].config

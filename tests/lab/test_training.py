@@ -1,4 +1,4 @@
-"""Real training in virtual time: the same bits for a seed, and the same model as its twins."""
+"""Real training in virtual time is reproducible, and matches its reference computations."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config_of(text: Path, *overrides: str, **tables: Any) -> Config:
-    """Three islands on a small text, by AdamW, whose updates have no product that rounds apart."""
+    """Return a configuration of three islands with AdamW, whose updates round reproducibly."""
     given: dict[str, Any] = {
         "run": {"steps": STEPS},
         "task": {"preset": "byte-tiny", "options": TINY},
@@ -73,7 +73,7 @@ MODES = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_one_seed_gives_the_same_bits_and_another_one_others(text: Path, mode: Mode) -> None:
+def test_bits_are_determined_by_the_seed(text: Path, mode: Mode) -> None:
     def learned(seed: int) -> Learned:
         config = config_of(text, f"run.mode={mode}", f"run.seed={seed}", *MODES[mode])
         return train(config, JITTERY, 6)
@@ -99,10 +99,10 @@ WAITING = {
 
 @pytest.mark.parametrize("wires", [("f32", "f32"), ("int4", "int4"), ("bf16", "int8")])
 @pytest.mark.parametrize("how", WAITING)
-def test_where_all_wait_rounds_give_what_plain_turns_give_to_the_last_bit(
+def test_lock_step_rounds_equal_plain_turns_to_the_last_bit(
     text: Path, how: str, wires: tuple[str, str]
 ) -> None:
-    """Reports, leases, hand-ins and adoptions through the rules, at whatever pace."""
+    """Reports, leases, hand-ins and adoptions go through the rules, at any pace."""
     up, down = wires
     config = config_of(text, *WAITING[how], f"sync.wire_up={up}", f"sync.wire_down={down}")
     world = VirtualWorld(config, JITTERY, curve_of(config))
@@ -112,7 +112,7 @@ def test_where_all_wait_rounds_give_what_plain_turns_give_to_the_last_bit(
     assert free["up_bytes_per_token"] == turned.up_bytes / turned.tokens_trained
 
 
-def test_diloco_is_the_naive_twin(text: Path) -> None:
+def test_diloco_matches_a_naive_reference(text: Path) -> None:
     config = config_of(
         text, "run.mode=diloco", "sync.fragments=1", "sync.wire_up=f32", "sync.wire_down=f32"
     )
@@ -131,8 +131,8 @@ def test_diloco_is_the_naive_twin(text: Path) -> None:
         np.testing.assert_allclose(mine, theirs, atol=2e-5 * np.max(np.abs(theirs)))
 
 
-def test_a_step_on_the_summed_batch_is_one_of_the_inner_optimizer(text: Path) -> None:
-    """One island, alone, whose work is taken over as it is, is data-parallel training."""
+def test_one_island_merged_unchanged_matches_data_parallel(text: Path) -> None:
+    """A single island that is merged unchanged equals data-parallel training."""
     alone = ("islands.0.count=1", "sync.wire_up=f32", "sync.wire_down=f32")
     one = train(config_of(text, "run.mode=data-parallel", *alone), AT_ONCE, 0)
     free = train(config_of(text, "sync.overlap=0", *alone), AT_ONCE, 0)
@@ -141,7 +141,7 @@ def test_a_step_on_the_summed_batch_is_one_of_the_inner_optimizer(text: Path) ->
     assert one.figures["tokens_trained"] == free.figures["tokens_trained"]
 
 
-def test_leases_that_are_given_are_read_whoever_was_granted_which(text: Path) -> None:
+def test_given_leases_override_granted_ones(text: Path) -> None:
     config = config_of(text, "sync.overlap=0", f"sync.quorum={ISLANDS}")
     first = VirtualWorld(config, AT_ONCE, curve_of(config))
     names = [*reversed(config.island_names)]
@@ -161,7 +161,7 @@ def digest(world: VirtualWorld) -> object:
 
 
 def granted(world: VirtualWorld) -> dict[Island, list[int]]:
-    """The leases of each island, as the tape has them: the rules deal them out in order."""
+    """Return the leases of each island from the tape; the rules grant them in order."""
     reading, number = dict[Island, list[int]](), 0
     for _, event in world.tape:
         match event:
@@ -176,7 +176,7 @@ def granted(world: VirtualWorld) -> dict[Island, list[int]]:
     return reading
 
 
-def test_a_quorum_of_one_waits_for_no_slow_island(text: Path) -> None:
+def test_quorum_of_one_does_not_wait_for_stragglers(text: Path) -> None:
     islands = [
         {"group": "fast", "count": 2, "batch_size": 2},
         {"group": "slow", "count": 1, "batch_size": 2, "speed": 0.25},
@@ -187,11 +187,12 @@ def test_a_quorum_of_one_waits_for_no_slow_island(text: Path) -> None:
     assert real(loose["wall_s"]) < 0.6 * real(strict["wall_s"])
 
 
-def test_what_fast_islands_train_beyond_the_slowest_one_s_steps_is_worth_something(
-    text: Path,
-) -> None:
-    """T is the slowest one's clock: by their own clocks the fast ones' rates would have fallen to
-    the floor after a quarter of the run, and all their tokens would gain two per cent of loss."""
+def test_extra_steps_of_fast_islands_lower_the_loss(text: Path) -> None:
+    """T is the slowest island's clock.
+
+    By their own clocks the fast islands' rates would fall to the floor after a quarter of the run,
+    and their extra tokens would improve the loss by only two per cent.
+    """
     islands = [
         {"group": "fast", "count": 2, "batch_size": 2},
         {"group": "slow", "count": 1, "batch_size": 2, "speed": 0.25},
@@ -208,11 +209,12 @@ def test_what_fast_islands_train_beyond_the_slowest_one_s_steps_is_worth_somethi
     assert real(uneven["heldout_loss"]) < 0.85 * real(even["heldout_loss"])
 
 
-def test_merged_at_every_step_with_an_overlap_islands_learn_as_if_they_had_waited(
-    text: Path,
-) -> None:
-    """Each hands in its next step before it adopts what came of the one before: its own steps must
-    stay in place meanwhile, or it would take each gradient a step behind its own parameters."""
+def test_merging_every_step_with_overlap_learns_as_well_as_waiting(text: Path) -> None:
+    """Each island hands in its next step before it adopts the merge of the last one.
+
+    Its own steps must stay in place meanwhile, or each gradient would lag one step behind its
+    parameters.
+    """
     settings = ("optimizer.kind=muon", "sync.every=1", "sync.fragments=1", "run.steps=80")
 
     def learned(overlap: int) -> Learned:
@@ -226,14 +228,14 @@ def test_merged_at_every_step_with_an_overlap_islands_learn_as_if_they_had_waite
     assert real(training_on["heldout_loss"]) < 1.015 * real(waiting["heldout_loss"])
 
 
-def test_grace_meets_who_is_a_little_late(text: Path) -> None:
+def test_grace_window_includes_learners_that_are_slightly_late(text: Path) -> None:
     timing = Timing(jitter=0.2)
     met = train(config_of(text, "sync.quorum=1"), timing, 0).figures
     missed = train(config_of(text, "sync.quorum=1", "sync.grace=0"), timing, 0).figures
     assert real(met["mean_participants"]) > real(missed["mean_participants"])
 
 
-def test_an_island_that_is_killed_comes_back_with_others_moments(text: Path) -> None:
+def test_killed_island_returns_with_donated_moments(text: Path) -> None:
     kill = '{at_step=6, kind="kill", island="local-1"}'
     config = config_of(text, f"faults.plan=[{kill}]", "sync.quorum=2")
     learned = train(config, Timing(back_s=1.0), 0).figures
@@ -246,7 +248,7 @@ def test_an_island_that_is_killed_comes_back_with_others_moments(text: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["stop", "slow", "cut", "nan", "scale", "drain", "node"])
-def test_what_else_can_happen_to_an_island_does(text: Path, kind: str) -> None:
+def test_other_faults_have_their_effect(text: Path, kind: str) -> None:
     fault = f'{{at_step=6, kind="{kind}", island="local-2", for_s=3.0}}'
     config = config_of(text, f"faults.plan=[{fault}]", "sync.quorum=2")
     learned = train(config, Timing(back_s=1.0), 0).figures
@@ -256,7 +258,7 @@ def test_what_else_can_happen_to_an_island_does(text: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["data-parallel", "diloco"])
-def test_bytes_take_their_time_on_a_thin_link(text: Path, mode: str) -> None:
+def test_thin_link_slows_the_run_without_changing_it(text: Path, mode: str) -> None:
     wide, thin = Timing(), Timing(gbit_s=0.0005)
     config = config_of(text, f"run.mode={mode}", "sync.fragments=1")
     fast, slow = (train(config, timing, 0).figures for timing in (wide, thin))
@@ -270,14 +272,14 @@ def test_bytes_take_their_time_on_a_thin_link(text: Path, mode: str) -> None:
     (("run.mode=diloco", "sync.fragments=1"), 0.0),
     (("sync.overlap=0", f"sync.quorum={ISLANDS}"), 0.0),
 ])  # fmt: skip
-def test_the_steps_from_a_hand_in_to_its_adoption_are_counted(
+def test_effective_overlap_counts_steps_from_hand_in_to_adoption(
     text: Path, overrides: tuple[str, ...], steps: float
 ) -> None:
     figures = train(config_of(text, *overrides), AT_ONCE, 0).figures
     assert figures["effective_overlap"] == pytest.approx(steps, abs=0.2)  # at T some come early
 
 
-def test_a_slow_way_back_is_a_longer_overlap(text: Path) -> None:
+def test_higher_latency_gives_a_longer_overlap(text: Path) -> None:
     overlaps = [
         real(train(config_of(text), Timing(latency_s=latency_s), 0).figures["effective_overlap"])
         for latency_s in (0.005, 0.2)
@@ -285,7 +287,7 @@ def test_a_slow_way_back_is_a_longer_overlap(text: Path) -> None:
     assert overlaps[0] < overlaps[1]
 
 
-def test_what_virtual_time_cannot_play_is_refused_all_at_once(text: Path) -> None:
+def test_refuses_all_faults_that_virtual_time_lacks_at_once(text: Path) -> None:
     plan = ", ".join(f'{{at_step=6, kind="kill", island="{who}"}}' for who in ("syncer", "shard-0"))
     with pytest.raises(UserMistake) as refusal:
         train(config_of(text, f"faults.plan=[{plan}]"), AT_ONCE, 0)
@@ -299,7 +301,7 @@ def test_what_virtual_time_cannot_play_is_refused_all_at_once(text: Path) -> Non
         train(config_of(text, f"faults.plan=[{one}]", "run.mode=data-parallel"), AT_ONCE, 0)
 
 
-def test_a_file_says_everything_and_is_read_back(text: Path, tmp_path: Path) -> None:
+def test_written_configuration_is_read_back(text: Path, tmp_path: Path) -> None:
     config, virtual = config_of(text), Virtual(jitter=0.25, look_every=3)
     path = tmp_path / "one.toml"
     path.write_text(written(config, virtual))
@@ -319,7 +321,7 @@ def real(value: object) -> float:
     return float(value)
 
 
-def test_islands_of_one_shape_and_runs_of_other_seeds_share_what_is_compiled(text: Path) -> None:
+def test_islands_and_seeds_share_compiled_functions(text: Path) -> None:
     config, other = config_of(text), config_of(text, "run.seed=3")
     train(config, AT_ONCE, 0)
     compiled = {**kit_of(config).inner._compiled}

@@ -1,4 +1,4 @@
-"""The events of a real run, taken in again by the shell in the simulator's virtual time."""
+"""Replay of a real run's events through the shell, in the simulator's virtual time."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from coordinator.protocol import (
 from coordinator.state import Rule, initial
 
 Deed = tuple[object, ...]
-"""What the shell asked of the world: the port, and with what."""
+"""A call of the shell to a port: its name and its arguments."""
 
 
 class Deaf(Ports):
-    """A world that hears every order and answers none: the tape knows the answers already."""
+    """Ports that record every order and answer none; the tape has the answers."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -77,7 +77,7 @@ class Deaf(Ports):
 
 
 class Blank(Log):
-    """A tape that keeps nothing."""
+    """A tape that stores nothing."""
 
     def append(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None: ...
 
@@ -87,7 +87,7 @@ class Blank(Log):
 def again(
     rule: Rule, rows: Sequence[TapeRow]
 ) -> Iterator[tuple[TapeRow, tuple[Effect, ...], list[Deed]]]:
-    """Each event, what the rules answer now, and what the shell then does."""
+    """Yield each event, the present answer of the rules, and the calls of the shell."""
     loop = VirtualLoop()
     world = Deaf(loop)
     now_s = rows[0].now_s

@@ -1,4 +1,4 @@
-"""Runs the real command line in processes of its own, with a home and a temp folder of its own."""
+"""Helpers that run the real command line in processes with their own home and temp folder."""
 
 from __future__ import annotations
 
@@ -21,20 +21,25 @@ ROOT = Path(__file__).parents[2]
 TINY = ROOT / "examples" / "tiny.toml"
 FAULTS = ROOT / "tests" / "faults.toml"
 MARK = "ARCHIPELAGO_LIVE_TEST"
-"""In the environment of everything that is started: how what is left running is known."""
+"""An environment variable of every started process, by which leftovers are recognized."""
 LONGEST_S = 150.0
-"""So long nothing need move before a wait is given up. A run that moves on slowly is waited for,
-within the limit of its test: how slow is the machine's affair, and who else is on it."""
+"""The seconds without any progress after which a wait is given up.
+
+A slow run is waited for within the limit of its test, because its speed depends on the machine and
+its other load.
+"""
 WORK_S = 30.0
-"""Of CPU time: of processes that are at work, also where no run says how far it is. An idle one
-takes longer than `LONGEST_S` for it."""
+"""The CPU seconds that count as progress of processes, also where no run reports any.
+
+Idle processes need longer than `LONGEST_S` for so much.
+"""
 GONE_AFTER_S = 20.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder for one run; short, since Ray puts sockets below it."""
+    """A folder for one run; its path is short, because Ray puts sockets below it."""
 
     folder: Path
 
@@ -65,7 +70,7 @@ class Place:
         return finish(self.start(*arguments))
 
     def left_running(self) -> dict[int, str]:
-        """Numbers and command lines of processes that came from here and still live."""
+        """Return the ids and command lines of live processes that were started here."""
         wanted = f"{MARK}={self.folder}".encode()
         found: dict[int, str] = {}
         for process in Path("/proc").glob("[0-9]*"):
@@ -82,7 +87,7 @@ class Place:
         return last_status(self.run_dir)
 
     def signs(self) -> object:
-        """What is another thing whenever something here has moved on."""
+        """Return a value that changes with any progress here."""
         submitted = (self.folder / "archipelago" / "runs").glob("*")
         status = [last_status(run_dir) for run_dir in (self.run_dir, *sorted(submitted))]
         said = [
@@ -108,7 +113,7 @@ class Finished:
 
 
 def last_status(run_dir: Path) -> dict[str, Any]:
-    """What the run has written last of itself, as a whole line; empty before it has."""
+    """Return the run's last status that is a whole line; empty if there is none."""
     try:
         whole, _, _ = (run_dir / "metrics.jsonl").read_text().rpartition("\n")
     except FileNotFoundError:
@@ -122,7 +127,7 @@ def islands(status: dict[str, Any]) -> list[tuple[str, str, int, int]]:
 
 
 def cpu_s(pid: int) -> float:
-    """What a process has used so far; nothing if it has gone."""
+    """Return the CPU seconds that a process has used; 0 if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -131,7 +136,7 @@ def cpu_s(pid: int) -> float:
 
 
 def strict_json(text: str) -> Any:
-    """As whoever is not Python reads it: `json.loads` alone takes NaN for a number."""
+    """Parse strict JSON, as other languages do: `json.loads` alone accepts NaN."""
 
     def refuse(word: str) -> None:
         raise AssertionError(f"{word} is no JSON")
@@ -140,7 +145,7 @@ def strict_json(text: str) -> Any:
 
 
 class Patience:
-    """Patience ends when nothing has moved for so long, in any place that is open."""
+    """A timeout that ends when no open place has made progress for `within_s`."""
 
     def __init__(self, within_s: float) -> None:
         self._within_s, self._signs = within_s, _signs()
@@ -164,7 +169,7 @@ SIGNS_EVERY_S = 2.0
 
 
 def finish(process: subprocess.Popen[str], within_s: float = LONGEST_S) -> Finished:
-    """Wait for the end; if nothing moves for so long it is killed, and what it said is shown."""
+    """Wait for the end; without progress for `within_s`, kill the process and show its output."""
     patience = Patience(within_s)
     while True:
         try:
@@ -179,7 +184,7 @@ def finish(process: subprocess.Popen[str], within_s: float = LONGEST_S) -> Finis
 
 
 def until(what: Callable[[], Any], within_s: float = LONGEST_S) -> Any:
-    """Ask again and again until the answer is true, or nothing has moved for so long."""
+    """Poll until the answer is true; fail after `within_s` without progress."""
     patience = Patience(within_s)
     while not (answer := what()):
         assert not patience.ended(), f"not yet, and nothing has moved for {within_s} s"
@@ -189,7 +194,7 @@ def until(what: Callable[[], Any], within_s: float = LONGEST_S) -> Any:
 
 @contextmanager
 def place() -> Generator[Place]:
-    """A place that must be left as it was found: nothing of it may go on running."""
+    """Yield a place for one run, and check that no process of it is left running."""
     with TemporaryDirectory(prefix="al-") as folder:
         here = Place(Path(folder))
         _open.append(here)
@@ -205,7 +210,7 @@ def place() -> Generator[Place]:
 
 @cache
 def home() -> str:
-    """A home of the tests' own, with the compiled programs that runs leave for each other."""
+    """Return a home folder for the tests, in which runs share compiled programs."""
     folder = TemporaryDirectory(prefix="al-home-")
     atexit.register(folder.cleanup)
     return folder.name

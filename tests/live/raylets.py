@@ -1,8 +1,8 @@
 """A Ray cluster of one head and three raylets on this machine, until standard input ends.
 
-Prints its address as JSON; its job server listens at the first port given, its agent at the second.
-The head holds no island. The line "down" on standard input kills the head's control service, "up"
-starts it again; each is answered with that line.
+The script prints its address as JSON; its job server listens at the first given port, its agent at
+the second. The head holds no island. The line "down" on standard input kills the head's control
+service, "up" starts it again; the script echoes each line afterwards.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REAP_S = 1.0
 
 
 def reap(cluster: Cluster) -> None:
-    """Collect ended processes: to Ray's workers a raylet that is a zombie is still alive."""
+    """Reap ended processes: to Ray's workers a zombie raylet is still alive."""
     never = threading.Event()
     while not never.wait(REAP_S):
         for node in [*cluster.list_all_nodes()]:
@@ -38,7 +38,7 @@ def main() -> None:
         "include_dashboard": True,
         "dashboard_host": "127.0.0.1",
         "dashboard_port": int(sys.argv[1]),
-        "dashboard_agent_listen_port": int(sys.argv[2]),  # Ray's own choice another Ray may have
+        "dashboard_agent_listen_port": int(sys.argv[2]),  # Ray's default may be in use
     }
     cluster = Cluster(initialize_head=True, head_node_args=head)
     for region in REGIONS:

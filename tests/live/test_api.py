@@ -1,4 +1,4 @@
-"""The Python API on real Ray: one process trains, another one watches, scales and stops the run."""
+"""The Python API on real Ray: one process trains, another watches, scales and stops the run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ print(json.dumps({"loss": result.heldout_loss, "early": early, "path": path, "la
 """
 
 
-def test_a_run_is_trained_watched_scaled_saved_and_stopped_from_python() -> None:
+def test_python_trains_watches_scales_saves_and_stops_a_run() -> None:
     with place() as here:
         trainer = here.start_python("-c", TRAIN, str(TINY), str(here.run_dir))
         steered = finish(here.start_python("-c", STEER, str(here.run_dir)))

@@ -1,5 +1,8 @@
-"""A model of a billion parameters on one machine: started, merged, its shard killed and brought
-back, and written, fragment by fragment. It wants the machine to itself, and 20 GiB of it."""
+"""A model of a billion parameters on one machine, handled fragment by fragment.
+
+It is started, merged and written, and its shard is killed and restarted. The test needs the machine
+to itself, and 20 GiB of it.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +40,11 @@ WITHIN_S = 900.0
 GIB = 2**30
 PART_BYTES = 10**9
 ROOM_BYTES = 20 * GIB, 20 * GIB
-"""Of memory and of disk that must be free."""
+"""The bytes of memory and of disk that must be free."""
 
 
 class Drawn(Sequence[Flat]):
-    """Fragments of the initial model, each drawn when it is asked for."""
+    """Fragments of the initial model; each is drawn on access."""
 
     def __init__(self, layout: Layout) -> None:
         self._sizes = layout.sizes
@@ -56,19 +59,21 @@ class Drawn(Sequence[Flat]):
 def config_of() -> Config:
     tables = {
         "run": {"steps": 10**9},
-        "task": {"preset": "byte-tiny"},  # never built: the learners are light
+        "task": {"preset": "byte-tiny"},  # never built, because the learners are light
         "sync": {
             "every": FRAGMENTS, "fragments": FRAGMENTS, "wire_up": "int4", "wire_down": "int4",
         },
-        "durability": {"every": 1},  # else what was public dies with the shard, and all join again
+        "durability": {"every": 1},  # else public versions die with the shard, and all rejoin
         "islands": [{"group": "crew", "count": LEARNERS, "resources": {"CPU": 0.0}}],
     }  # fmt: skip
     return parse(tables, origin="test", overrides=())
 
 
 def material_of(config: Config, layout: Layout) -> Material:
-    """What a step adds is the same for all fragments, which have one size: nobody has room for
-    another model."""
+    """Return material in which each step adds the same values to every fragment.
+
+    All fragments have one size; there is no memory for a second model.
+    """
     one = np.random.default_rng(7).standard_normal(layout.sizes[0], np.float32) * np.float32(1e-3)
     assert len(set(layout.sizes)) == 1
     return Material(
@@ -94,7 +99,7 @@ def merges(stage: BenchStage) -> int:
 
 
 def written(stage: BenchStage, folder: Path) -> str:
-    """The fingerprint of the model's files, which are written as at the end of a run."""
+    """Write the model's files as at the end of a run, and return their fingerprint."""
     shard: Any = ray.get_actor(SHARD, namespace=stage.home.namespace)
     files = ModelFiles(folder, stage.layout, PART_BYTES)
     for p in range(FRAGMENTS):
@@ -163,7 +168,7 @@ def _told(nbytes: dict[str, int]) -> str:
 
 
 def _cached_pages() -> int:
-    """Pages of files, which are given up where there is need."""
+    """Return the pages of the file cache, which the kernel frees on demand."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     (kib,) = [int(line.split()[1]) for line in lines if line.startswith("Cached:")]
     return kib * 1024 // os.sysconf("SC_PAGE_SIZE")

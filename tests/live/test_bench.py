@@ -1,4 +1,4 @@
-"""The quick forms of the benches on real Ray: their mechanics work, and nothing is left running."""
+"""The quick forms of the benches run on real Ray, and leave no process running."""
 
 from __future__ import annotations
 
@@ -80,4 +80,4 @@ def test_bench_recovery_kills_learner_syncer_and_node_and_sees_them_back() -> No
     for name in ("merge_period_s", "cold_start_s", "syncer_gap_s", "node_back_s"):
         assert 0 < told[f"{name}_low"] <= told[name] <= told[f"{name}_high"]
     assert GOALS["recovery"].keys() <= told.keys()
-    assert told["learner_gap_s"] < told["learner_back_s"]  # the others went on
+    assert told["learner_gap_s"] < told["learner_back_s"]  # the others continued

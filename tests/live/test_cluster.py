@@ -1,7 +1,7 @@
 """A real cluster of several raylets: submit, watch with Prometheus, scale, drain, kill, stop.
 
-One long story, since a cluster takes its time to come up: each test is a chapter, and none of them
-may be left out.
+The tests are one long story, because a cluster starts slowly: each depends on the ones before, and
+none may be left out.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ TOKEN = "a-token-of-this-test-only-0123456789"
 SLOWLY = ("--set", "run.steps=1000000", "--set", "islands.0.speed=0.3")
 WITHIN_S = 90.0
 ROUNDING = 1
-"""Tokens of a status are means over fragments, rounded so that they add up."""
+"""The tolerance in tokens: a status has means over fragments, rounded so that they add up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raylets:
-    """The cluster, its run's directory, and the figures that are found on the way."""
+    """The cluster, its run's directory, and the measured figures."""
 
     here: Place
     address: str
@@ -89,7 +89,7 @@ class Raylets:
         )
 
     def ray(self, *arguments: str) -> str:
-        """Ray's own job command."""
+        """Run Ray's own job command, and return its output."""
         done = subprocess.run(
             [str(Path(sys.executable).with_name("ray")), "job", *arguments, "--address", self.jobs],
             env=self.environment,
@@ -103,7 +103,7 @@ class Raylets:
         return self.run(command, RUN, *arguments, "--address", self.address)
 
     def status(self) -> dict[str, Any]:
-        """From a fresh process, as a person asks."""
+        """Return the status from a new process, as a user asks for it."""
         finished = self.ask("status", "--json")
         return finished.json if finished.code == 0 else {}
 
@@ -112,14 +112,14 @@ class Raylets:
 
     @property
     def last(self) -> dict[str, Any]:
-        """What the run wrote last of itself: much cheaper to look at again and again."""
+        """The last status that the run wrote, which is much cheaper to poll."""
         return last_status(self.run_dir)
 
     def contributions(self) -> dict[str, int]:
         return {each["island"]: each["contributions"] for each in self.last.get("islands", ())}
 
     def until_contributing(self, *islands: str) -> None:
-        """Wait until these contribute, and nobody else is there."""
+        """Wait until these islands, and no others, contribute."""
         until(
             lambda: (
                 self.states() == dict.fromkeys(islands, "live")
@@ -137,7 +137,7 @@ def raylets() -> Generator[Raylets]:
 
 @contextmanager
 def up(**env: str) -> Generator[tuple[Raylets, subprocess.Popen[str]]]:
-    """The cluster, and the process that holds it."""
+    """Yield the cluster, and the process that holds it."""
     with place() as here:
         port = free_port()
         mine = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, **env}
@@ -173,7 +173,7 @@ class Prometheus:
     url: str
 
     def ask(self, expression: str) -> list[dict[str, Any]]:
-        """The series that answer an expression.
+        """Return the series that answer an expression.
 
         Errors: `HTTPError` if Prometheus does not understand it.
         """
@@ -188,7 +188,7 @@ class Prometheus:
 
 @pytest.fixture(scope="module")
 def prometheus(raylets: Raylets) -> Generator[Prometheus]:
-    """Debian's, finding the run by the folder of targets."""
+    """Run Debian's Prometheus, which finds the run by the folder of targets."""
     folder = raylets.here.folder / "prometheus"
     folder.mkdir()
     targets = raylets.here.folder / ".archipelago" / "targets" / "*.json"
@@ -216,10 +216,10 @@ def prometheus(raylets: Raylets) -> Generator[Prometheus]:
     process.wait(20)
 
 
-# --- before anything runs -------------------------------------------------------------------------
+# --- before any run ----------------------------------------------------------------------
 
 
-def test_a_wrong_token_is_one_clear_message(raylets: Raylets) -> None:
+def test_wrong_token_gives_one_clear_message(raylets: Raylets) -> None:
     wrong = {"RAY_AUTH_TOKEN": "another-token-0123456789-0123456789"}
     refused = raylets.run("submit", str(TINY), "--address", raylets.jobs, **wrong)
     assert refused.code == 2
@@ -227,14 +227,14 @@ def test_a_wrong_token_is_one_clear_message(raylets: Raylets) -> None:
     assert "Traceback" not in refused.err
 
 
-def test_an_unreachable_head_is_one_clear_message(raylets: Raylets) -> None:
+def test_unreachable_head_gives_one_clear_message(raylets: Raylets) -> None:
     refused = raylets.run("submit", str(TINY), "--address", f"http://127.0.0.1:{free_port()}")
     assert refused.code == 2
     assert "cannot be used" in refused.err
     assert "Traceback" not in refused.err
 
 
-def test_what_can_never_be_placed_is_refused_with_what_there_is(raylets: Raylets) -> None:
+def test_refuses_islands_that_can_never_be_placed(raylets: Raylets) -> None:
     wish = ("--set", "run.name=huge", "--set", "islands.0.resources={CPU=64.0}")
     refused = raylets.run("submit", str(TINY), "--address", raylets.jobs, *wish)
     assert refused.code == 2
@@ -243,7 +243,7 @@ def test_what_can_never_be_placed_is_refused_with_what_there_is(raylets: Raylets
     assert "2 CPU, region=us" in said
 
 
-def test_no_such_run_is_one_clear_message(raylets: Raylets) -> None:
+def test_unknown_run_gives_one_clear_message(raylets: Raylets) -> None:
     refused = raylets.run("scale", "nobody", "local=2", "--address", raylets.address)
     assert (refused.code, refused.out) == (2, "")
     assert "no run named nobody goes on in the cluster" in refused.err
@@ -254,7 +254,7 @@ def test_no_such_run_is_one_clear_message(raylets: Raylets) -> None:
 
 @pytest.fixture(scope="module")
 def story(raylets: Raylets, prometheus: Prometheus) -> Raylets:
-    """Submitted, and its client gone."""
+    """Submit a run whose client exits at once, and wait for its contributions."""
     began_s = time.monotonic()
     submitted = raylets.run(
         "submit", str(TINY), "--address", raylets.jobs, "--no-wait", "--json", *SLOWLY,
@@ -267,7 +267,9 @@ def story(raylets: Raylets, prometheus: Prometheus) -> Raylets:
     return raylets
 
 
-def test_it_runs_and_everybody_can_see_it(story: Raylets, prometheus: Prometheus) -> None:
+def test_run_is_visible_in_status_prometheus_and_ray(
+    story: Raylets, prometheus: Prometheus
+) -> None:
     began_s = time.monotonic()
     status = story.status()
     story.figures["status_s"] = time.monotonic() - began_s
@@ -277,7 +279,7 @@ def test_it_runs_and_everybody_can_see_it(story: Raylets, prometheus: Prometheus
     until(lambda: ", 2 alive" in story.ray("logs", RUN), WITHIN_S)
 
 
-def test_a_name_in_use_is_refused(story: Raylets) -> None:
+def test_refuses_a_name_in_use(story: Raylets) -> None:
     refused = story.run(
         "submit", str(TINY), "--address", story.jobs, "--set", f"run.name={RUN}", "--no-wait"
     )
@@ -295,7 +297,7 @@ def test_a_name_in_use_is_refused(story: Raylets) -> None:
         ("drain", "local-9", "no island 'local-9'; it has local-0, local-1"),
     ],
 )
-def test_what_cannot_be_is_refused_and_changes_nothing(
+def test_impossible_commands_are_refused_without_effect(
     story: Raylets, command: str, argument: str, why: str
 ) -> None:
     refused = story.ask(command, argument)
@@ -304,7 +306,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
     assert story.last["wanted"] == 2
 
 
-def test_scaled_up_the_new_ones_join_and_contribute(story: Raylets, prometheus: Prometheus) -> None:
+def test_new_islands_contribute_after_scaling_up(story: Raylets, prometheus: Prometheus) -> None:
     steps = story.last["t"]
     assert story.ask("scale", "local=4").code == 0
     began_s = time.monotonic()
@@ -315,7 +317,7 @@ def test_scaled_up_the_new_ones_join_and_contribute(story: Raylets, prometheus: 
     assert story.status()["alive"] == 4
 
 
-def test_a_killed_island_is_back_before_long(story: Raylets, prometheus: Prometheus) -> None:
+def test_killed_island_returns(story: Raylets, prometheus: Prometheus) -> None:
     def restarts() -> int:
         return sum(each["restarts"] for each in story.last["islands"])
 
@@ -330,7 +332,7 @@ def test_a_killed_island_is_back_before_long(story: Raylets, prometheus: Prometh
     assert prometheus.number("archipelago_faults_total") == 0, "it was no fault of a plan"
 
 
-def test_a_killed_fleet_takes_its_run_over(story: Raylets) -> None:
+def test_killed_fleet_restarts_and_resumes_its_run(story: Raylets) -> None:
     (pid,) = processes(story, "Fleet")
     merges = story.last["merges"]
     os.kill(pid, signal.SIGKILL)
@@ -338,8 +340,8 @@ def test_a_killed_fleet_takes_its_run_over(story: Raylets) -> None:
     story.until_contributing("local-0", "local-1", "local-2", "local-3")
 
 
-def test_a_node_that_dies_gives_its_islands_to_the_others(story: Raylets) -> None:
-    """SIGKILL to a raylet, with all that is on it, from another terminal."""
+def test_islands_of_a_dead_node_move_to_other_nodes(story: Raylets) -> None:
+    """`archipelago chaos` sends SIGKILL to a raylet and its processes, from another terminal."""
     lives = {each["island"]: each["life"] for each in story.last["islands"]}
     plan = story.here.folder / "plan.toml"
     for island in sorted(lives):
@@ -362,7 +364,7 @@ def test_a_node_that_dies_gives_its_islands_to_the_others(story: Raylets) -> Non
     story.figures["node_back_s"] = time.monotonic() - began_s
 
 
-def test_a_drained_island_hands_in_and_goes(story: Raylets, prometheus: Prometheus) -> None:
+def test_drained_island_hands_in_and_leaves(story: Raylets, prometheus: Prometheus) -> None:
     lost = story.last["figures"]["tokens_lost"]
     assert story.ask("drain", "local-1").code == 0
     story.until_contributing("local-0", "local-2", "local-3")
@@ -370,7 +372,7 @@ def test_a_drained_island_hands_in_and_goes(story: Raylets, prometheus: Promethe
     until(lambda: prometheus.number("archipelago_islands_wanted") == 3, WITHIN_S)
 
 
-def test_scaled_down_to_one_nothing_is_lost(story: Raylets, prometheus: Prometheus) -> None:
+def test_scaling_down_to_one_island_loses_no_tokens(story: Raylets, prometheus: Prometheus) -> None:
     lost = story.last["figures"]["tokens_lost"]
     assert story.ask("scale", "local=1").code == 0
     story.until_contributing("local-0")
@@ -390,7 +392,7 @@ def test_ten_scalings_in_a_row_leave_nothing_behind(story: Raylets) -> None:
     assert groups == 1
 
 
-def test_scaled_up_again_an_island_of_the_same_name_takes_part(story: Raylets) -> None:
+def test_island_of_a_former_name_contributes_after_scaling_up(story: Raylets) -> None:
     before = story.contributions()["local-0"]
     assert story.ask("scale", "local=2").code == 0
 
@@ -404,19 +406,19 @@ def test_scaled_up_again_an_island_of_the_same_name_takes_part(story: Raylets) -
     story.until_contributing("local-0")
 
 
-def test_the_board_and_the_alerts_are_answered(story: Raylets, prometheus: Prometheus) -> None:
-    """At some time of the story: an island that is alone at the end points against nobody."""
+def test_dashboard_and_alert_queries_have_answers(story: Raylets, prometheus: Prometheus) -> None:
+    """The queries need an answer at some time only: a last, lone island has no direction."""
     queries = [e for e in expressions() if not e.startswith("label_values")]
     steady = [e for e in queries if not re.search(r"[<>] |== 1", e)]
     assert [e for e in steady if not prometheus.ask(f"last_over_time(({e})[15m:5s])")] == []
     for expression in queries:
-        prometheus.ask(expression)  # which raises if it is not understood
+        prometheus.ask(expression)  # raises if it is not understood
     with urllib.request.urlopen(f"{prometheus.url}/api/v1/rules", timeout=10) as answer:
         (group,) = json.load(answer)["data"]["groups"]
     assert [rule["health"] for rule in group["rules"]] == ["ok"] * ALERTS
 
 
-def test_promtool_has_nothing_to_say() -> None:
+def test_promtool_accepts_the_alert_rules() -> None:
     program = shutil.which("promtool")
     assert program is not None, "this test needs Debian's package prometheus"
     alerts = str(ROOT / "dashboards" / "alerts.yml")
@@ -426,8 +428,8 @@ def test_promtool_has_nothing_to_say() -> None:
     assert f"SUCCESS: {ALERTS} rules found" in done.stdout
 
 
-def test_stopped_by_ray_it_hands_in_adds_up_and_leaves_nothing(story: Raylets) -> None:
-    """A terminal that follows is told so."""
+def test_stop_by_ray_ends_the_run_gracefully(story: Raylets) -> None:
+    """Ray's own `stop` ends the run gracefully."""
     began_s = time.monotonic()
     story.ray("stop", RUN)
     until((story.run_dir / "summary.json").exists, WITHIN_S)
@@ -444,7 +446,7 @@ def test_stopped_by_ray_it_hands_in_adds_up_and_leaves_nothing(story: Raylets) -
     print({key: round(value, 1) for key, value in story.figures.items()})
 
 
-def test_the_ledger_of_the_story_balances_in_every_fragment(story: Raylets) -> None:
+def test_ledger_balances_in_every_fragment(story: Raylets) -> None:
     layout = load_layout(Folder(story.run_dir))
     rule = rule_of(load(story.run_dir / "config.toml"), layout)
     state = initial(rule)
@@ -456,12 +458,12 @@ def test_the_ledger_of_the_story_balances_in_every_fragment(story: Raylets) -> N
         assert state.ledger.trained == row.merged + row.all_discarded + row.lost + outstanding
 
 
-def test_nothing_of_it_is_left_in_the_cluster(story: Raylets) -> None:
+def test_no_actor_or_placement_group_is_left(story: Raylets) -> None:
     assert held(story) == ([], 0)
 
 
 def processes(story: Raylets, *kinds: str) -> list[int]:
-    """Numbers of the processes of these kinds of actors."""
+    """Return the ids of the processes of these kinds of actors."""
     return [
         pid
         for pid, command in story.here.left_running().items()
@@ -470,7 +472,7 @@ def processes(story: Raylets, *kinds: str) -> list[int]:
 
 
 def held(story: Raylets) -> tuple[list[str], int]:
-    """Names of the run's actors, and how many placement groups there are, by Ray's own lists."""
+    """Return the names of the run's actors and the number of placement groups, from Ray's lists."""
     script = (
         "import json, ray\n"
         "from ray.util import placement_group_table\n"
@@ -485,7 +487,7 @@ def held(story: Raylets) -> tuple[list[str], int]:
 
 
 def told(story: Raylets, script: str) -> subprocess.CompletedProcess[str]:
-    """What a script that asks Ray says."""
+    """Run a script that asks Ray, and return its output."""
     return subprocess.run(
         [sys.executable, "-c", script],
         env=story.environment,

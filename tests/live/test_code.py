@@ -1,4 +1,4 @@
-"""A user goes on editing the module that his run has for a task."""
+"""A user edits the task's module while the run is going on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node of fleet, syncer or shard dies; the run goes on where nothing of it has been before."""
+"""The node of the fleet, syncer or shard dies, and the run continues on a node new to it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ ISLANDS = ("local-0", "local-1")
 
 
 def test_a_submitted_run_survives_the_node_of_its_fleet(tmp_path: Path) -> None:
-    """SIGKILL to its raylet, with all that is on it; what the run comes back from lies elsewhere
-    than the run directory, which is empty when it does."""
+    """SIGKILL ends the fleet's raylet and all that is on it.
+
+    The run recovers from its depot, not from the run directory, which is empty then.
+    """
     with up(RAY_JOB_ALLOW_DRIVER_ON_WORKER_NODES="1") as (cluster, _):
         submitted = cluster.run(
             "submit", str(TINY), "--address", cluster.jobs, "--no-wait", *SLOWLY,
@@ -53,7 +55,7 @@ def test_a_submitted_run_survives_the_node_of_its_fleet(tmp_path: Path) -> None:
 
 
 def test_a_shard_that_dies_with_its_node_comes_back_elsewhere(tmp_path: Path) -> None:
-    """It is one of three on nodes of their own; syncer and learners live on meanwhile."""
+    """The shard is one of three on separate nodes; syncer and learners live on meanwhile."""
     depot = Folder(tmp_path / RUN)
     with up(RAY_JOB_ALLOW_DRIVER_ON_WORKER_NODES="1") as (cluster, _):
         submitted = cluster.run(
@@ -78,7 +80,7 @@ def test_a_shard_that_dies_with_its_node_comes_back_elsewhere(tmp_path: Path) ->
         assert generations(depot) == [0]
         (lost,) = [each for each in events(depot) if isinstance(each, ShardLost)]
         assert 2 <= len(lost.fragments) <= 3, "of eight"
-        until(lambda: len(processes(cluster, "Shard")) == 3, WITHIN_S)  # the lost one ends, too
+        until(lambda: len(processes(cluster, "Shard")) == 3, WITHIN_S)  # the lost one ends as well
         assert cluster.ask("stop").code == 0
         until((tmp_path / RUN / "summary.json").exists, WITHIN_S)
         until(lambda: held(cluster) == ([], 0), WITHIN_S)
@@ -89,7 +91,7 @@ def events(depot: Folder) -> list[Event]:
 
 
 def ended(cluster: Raylets, gone: Path, depot: Path) -> None:
-    """Asked to, with its summary and its model on both sides."""
+    """Stop the run, and check its summary and model in the depot and in the run directory."""
     assert cluster.ask("stop").code == 0
     until((depot / "summary.json").exists, WITHIN_S)
     summary = json.loads((cluster.run_dir / "summary.json").read_text())

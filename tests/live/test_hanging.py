@@ -1,4 +1,4 @@
-"""A learner that hangs when its run is stopped, and an evaluation that does, on real Ray."""
+"""A learner that hangs when its run is stopped, and an evaluation that hangs, on real Ray."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def task(data):
 
 @pytest.mark.long
 def test_a_run_that_needs_all_ends_though_one_hangs_when_it_is_stopped() -> None:
-    """It waits as long as it must for whom may only be slow, and no longer."""
+    """The run waits as long as for a straggler, and no longer."""
     with place() as here:
         (here.folder / "hanging.py").write_text(HANGING_TASK)
         config = here.folder / "hanging.toml"

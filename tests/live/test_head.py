@@ -1,4 +1,4 @@
-"""The Ray head dies under a submitted run, and comes back: with Ray's own fault tolerance."""
+"""The Ray head dies under a submitted run and returns, with Ray's own fault tolerance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ISLANDS = ("local-0", "local-1")
 
 
 def test_a_submitted_run_survives_a_head_that_dies_and_comes_back(tmp_path: Path) -> None:
-    """It merges while the head is away, and heals itself and ends when it is back."""
+    """The run merges while the head is down; when it is up, the run heals itself and can end."""
     stored = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(tmp_path / "gcs")}
     with up(**stored) as (cluster, holder):
         submitted = cluster.run(
@@ -56,7 +56,7 @@ def test_a_submitted_run_survives_a_head_that_dies_and_comes_back(tmp_path: Path
 
 
 def told(holder: subprocess.Popen[str], word: str) -> None:
-    """The process that holds the cluster; it has done so when it answers."""
+    """Send a word to the process that holds the cluster, and wait until it is done."""
     assert holder.stdin is not None
     assert holder.stdout is not None
     holder.stdin.write(f"{word}\n")

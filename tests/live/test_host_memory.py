@@ -1,5 +1,7 @@
-"""What a host of an island of two holds beyond the step that it computes, of a quarter of a billion
-parameters. A guard: docs/memory.md says what it is, and what was wanted. It wants 20 GiB."""
+"""The memory that a host of an island of two needs beyond its step, for 0.25 billion parameters.
+
+This is a guard: docs/memory.md gives the measurements and the goal. The test needs 20 GiB.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,11 @@ HOSTS, FRAGMENTS = 2, 8
 STEPS = 3
 GIB = 2**30
 MOST_SHARES = 8.5
-"""Of the parameters, beside the step: 7.5 and 8.05 were seen, and 9.9 when what had been handed in
-was kept as it was cut out. What is in use is 2.7; the rest is what glibc keeps of a CPU's pages."""
+"""The bound on a host's memory beside the step, in shares of the parameters.
+
+7.5 and 8.05 were measured, and 9.9 while hand-ins were kept as they were cut out. 2.7 shares are in
+use; the rest is what glibc keeps of a CPU's pages.
+"""
 ROOM_BYTES = 20 * GIB
 CONFIG = f"""
 [run]
@@ -55,7 +60,7 @@ batch_size = 2
 
 
 def written(folder: Path) -> Path:
-    """The configuration, beside a text with one batch held out."""
+    """Write the configuration, and a text with one batch held out."""
     rng = random.Random(0)
     (folder / "text.txt").write_text("".join(rng.choice("abcdefgh \n") for _ in range(32_000)))
     path = folder / "memory.toml"
@@ -64,7 +69,7 @@ def written(folder: Path) -> Path:
 
 
 def plain(path: str, address: str, number: int) -> None:
-    """A host of two that computes the same steps, and has nothing else; it prints its peak."""
+    """Compute the same steps on one of two hosts without a run, and print the peak memory."""
     import jax
 
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -82,7 +87,7 @@ def plain(path: str, address: str, number: int) -> None:
 
 
 def peak_bytes(pid: int) -> int:
-    """The most that a process has had in memory."""
+    """Return the peak resident memory of a process in bytes."""
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
     (line,) = (line for line in status if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
@@ -99,7 +104,7 @@ def without_us(config: Config, path: Path) -> list[int]:
 
 
 def hosts_of(here: Place) -> list[int]:
-    """Processes of the island's hosts."""
+    """Return the ids of the processes of the island's hosts."""
     kinds = "ray::IslandActor", "ray::HostActor"
     return [
         pid

@@ -1,5 +1,7 @@
-"""An island of two hosts beside one of one, and an evaluator of two: a host dies, a host hangs, and
-the others go on."""
+"""An island of two hosts beside one of a single host, with an evaluator of two hosts.
+
+One host dies, another hangs, and the other islands continue.
+"""
 
 from __future__ import annotations
 
@@ -59,17 +61,17 @@ hosts = 2
 
 
 def others(here: Place, kind: str = "HostActor") -> list[int]:
-    """Processes of hosts that are not the first of their island, or of the evaluator."""
+    """Return the processes of hosts other than the first, of an island or of the evaluator."""
     return [pid for pid, command in here.left_running().items() if f"ray::{kind}" in command]
 
 
 def judged(here: Place) -> int:
-    """At which syncer step the model was judged last; -1: never."""
+    """Return the syncer step of the last evaluation; -1 if there is none."""
     return max((t for t, _ in here.last_status.get("heldout", ())), default=-1)
 
 
 def another_look(here: Place, victim: int, before: int) -> bool:
-    """Has the evaluator judged the model with another host in the victim's place?"""
+    """Return whether the evaluator has evaluated again, with a new host in the victim's place."""
     return judged(here) > before and others(here, "EvaluatorHost") not in ([], [victim])
 
 
@@ -78,8 +80,10 @@ def life_of(here: Place, island: str) -> int:
 
 
 def takes_part(here: Place, life: int) -> bool:
-    """Is the gang, in this life or a later one, in each fragment's last merge, and the other one
-    there?"""
+    """Return whether the gang, in this life or a later one, is in each fragment's last merge.
+
+    The solo island must also have a life.
+    """
     fragments, there = here.last_status.get("fragments", ()), life_of(here, SOLO) > 0
     return (
         there and life_of(here, GANG) >= life and all(GANG in f["participants"] for f in fragments)
@@ -88,7 +92,7 @@ def takes_part(here: Place, life: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A run in which one host of two was killed, and one of the next two stopped."""
+    """The files of a run in which one host of two was killed, and one of the next two stopped."""
 
     finished: Finished
     run_dir: Path
@@ -128,7 +132,7 @@ def played() -> Generator[Played]:
         yield Played(finished, here.run_dir, read_tape(Folder(here.run_dir), layout.fingerprint))
 
 
-def test_the_ledger_balances(played: Played) -> None:
+def test_ledger_balances(played: Played) -> None:
     summary: dict[str, Any] = json.loads(played.finished.out)
     fates = ("merged", "discarded", "lost", "outstanding")
     assert summary["tokens_trained"] == sum(summary[f"tokens_{fate}"] for fate in fates)
@@ -136,7 +140,7 @@ def test_the_ledger_balances(played: Played) -> None:
     assert summary["heldout_loss"] < summary["initial_heldout_loss"] - 0.5
 
 
-def test_what_two_hosts_have_judged_is_the_model_that_is_left(played: Played) -> None:
+def test_evaluation_by_two_hosts_matches_the_saved_model(played: Played) -> None:
     judge = Evaluator(load(played.run_dir / "config.toml"))
     tensors = load_file(played.run_dir / "model.safetensors")
     leaves = [tensors[leaf.path] for leaf in judge.layout.leaves]
@@ -146,14 +150,14 @@ def test_what_two_hosts_have_judged_is_the_model_that_is_left(played: Played) ->
     assert summary["initial_heldout_loss"] == pytest.approx(judge.initial_loss, rel=1e-5)
 
 
-def test_every_state_of_the_syncer_is_sound(played: Played) -> None:
+def test_every_state_of_the_syncer_is_valid(played: Played) -> None:
     layout = load_layout(Folder(played.run_dir))
     rule = rule_of(load(played.run_dir / "config.toml"), layout)
     for state in (initial(rule), *(heard.after for heard in relive(rule, played.recording.events))):
         validate(rule, state)
 
 
-def test_the_gang_ends_as_a_whole_and_the_other_merges_on(played: Played) -> None:
+def test_gang_ends_as_a_whole_while_the_other_island_merges(played: Played) -> None:
     lost = [(s, e.life) for s, e in played.events if isinstance(e, Lost)]
     assert {life.island for _, life in lost} == {GANG}
     assert len(lost) >= 2
@@ -171,7 +175,7 @@ def test_the_gang_ends_as_a_whole_and_the_other_merges_on(played: Played) -> Non
             assert len(merged) > 3, f"after {life}"
 
 
-def test_the_gang_hands_in_whole_fragments_in_each_life(played: Played) -> None:
+def test_gang_hands_in_whole_fragments_in_each_life(played: Played) -> None:
     layout = load_layout(Folder(played.run_dir))
     arrived = [e.contribution for _, e in played.events if isinstance(e, Arrived)]
     mine = [each for each in arrived if each.id.life.island == GANG]
@@ -185,14 +189,13 @@ def test_the_gang_hands_in_whole_fragments_in_each_life(played: Played) -> None:
 
 
 def logged(here: Place) -> str:
-    """What the processes of the run have written to their logs."""
+    """Return the logs of the run's processes."""
     files = here.folder.glob("ray/session_latest/logs/worker-*.err")
     return "\n".join(file.read_text(errors="replace") for file in files)
 
 
 def both_merge(here: Place, after: int) -> bool:
-    """Are both islands in each fragment's last merge, and have there been some after syncer step
-    `after`?"""
+    """Return whether both islands are in each fragment's last merge, well after step `after`."""
     fragments = here.last_status.get("fragments", ())
     return here.last_status.get("t", 0) > after + EVERY and all(
         set(fragment["participants"]) == BOTH for fragment in fragments
@@ -200,7 +203,7 @@ def both_merge(here: Place, after: int) -> bool:
 
 
 def another_life(here: Place, lives: dict[str, int]) -> list[str]:
-    """Which islands are in a later life than these."""
+    """Return the islands that are in a later life than these."""
     return [island for island, life in lives.items() if life_of(here, island) > life]
 
 

@@ -1,4 +1,4 @@
-"""An island of two hosts on two nodes of a cluster: one node dies, and it goes on on a third."""
+"""An island of two hosts on two nodes: one node dies, and the island continues on a third."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 def parent(pid: int) -> int:
-    """The raylet that has started this process."""
+    """Return the id of the raylet that started this process."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 

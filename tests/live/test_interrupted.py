@@ -1,4 +1,4 @@
-"""Ctrl-C of what trains many runs: those under way are dropped, and nothing goes on."""
+"""Ctrl-C while many runs train: the running ones are dropped, and no process continues."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ set = {{ run.steps = 20000000 }}
 
 
 def study_at_work(here: Place) -> subprocess.Popen[str]:
-    """One of its cells is finished, the next ones never end."""
+    """Return a study of which one cell is finished; the others never end."""
     path = here.folder / "many.toml"
     model = LEAST.replace("SOURCE", str(sums(here.folder / "text")))
     path.write_text(STUDY.format(folder=here.folder) + model)
@@ -52,10 +52,10 @@ def finished_cells(here: Place) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_ctrl_c_of_a_study_keeps_what_is_finished_and_says_what_that_is() -> None:
+def test_ctrl_c_keeps_and_reports_finished_cells_of_a_study() -> None:
     with place() as here:
         process = study_at_work(here)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everybody in the foreground
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the foreground group
         done = finish(process)
         assert done.code == 130, done.err
         assert "Traceback" not in done.err
@@ -72,8 +72,8 @@ def test_ctrl_c_of_a_study_keeps_what_is_finished_and_says_what_that_is() -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["ctrl-c, again and again", "kill -9"])
-def test_a_study_that_is_ended_at_once_leaves_no_process(how: str) -> None:
-    with place() as here:  # which looks for them
+def test_study_that_is_killed_leaves_no_process(how: str) -> None:
+    with place() as here:  # it looks for processes
         process = study_at_work(here)
         if how == "kill -9":
             process.kill()

@@ -1,4 +1,4 @@
-"""Rounds by the thousand on real Ray leave nothing behind: tests/leaks.py says how that is seen."""
+"""Thousands of rounds on real Ray leak nothing; tests/leaks.py says how that is measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.live.cli import ROOT, Finished, place
 
 ROUNDS = "ARCHIPELAGO_LEAK_ROUNDS"
-"""In the environment: for a shorter look."""
+"""An environment variable with the number of rounds, for a shorter test."""
 LONGEST_S = 900.0
 
 pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(LONGEST_S + 60)]

@@ -1,7 +1,7 @@
-"""Two hosts and the link between them: it is cut, in both ways and in one, and heals.
+"""The link between two hosts is cut, in both directions and in one, and heals.
 
-The hosts are network namespaces of the kernel with a cable between them, so that packets are lost
-and not just words: Ray's connections hang, and nobody is told.
+The hosts are network namespaces of the kernel with a virtual cable between them. Real packets are
+lost, so Ray's connections hang without an error.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ HEAD, FAR = "10.77.0.1", "10.77.0.2"
 PORT = 6379
 TOKEN = "a-token-of-this-test-only-0123456789"
 CUT_S = 20.0
-"""Longer than a silent learner is waited for, shorter than Ray waits for a node."""
+"""Seconds of a cut: longer than a silent learner is waited for, shorter than Ray's timeout."""
 HEARS = f"""
 import socket, time
 while socket.socket().connect_ex(({HEAD!r}, {PORT})):
     time.sleep(0.2)
 """
-"""Until the head listens: who joins before that gives up."""
+"""A script that waits until the head listens; a node that joins before that gives up."""
 ARE_THERE = """
 import ray, time
 ray.init(f"{address}", log_to_driver=False)
@@ -46,7 +46,7 @@ def ip(*words: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """`near` has the head, fleet, syncer and shard, and room for one island; `far` for another."""
+    """Two hosts: `near` has the head, fleet, syncer, shard and one island; `far` has another."""
 
     here: Place
     near: str
@@ -72,7 +72,7 @@ class Hosts:
 
     @contextmanager
     def unplugged(self) -> Generator[None]:
-        """No packet passes."""
+        """Cut the link, so that no packet passes."""
         ip("-n", self.far, "link", "set", self.cable, "down")
         try:
             yield
@@ -81,7 +81,7 @@ class Hosts:
 
     @contextmanager
     def mute(self) -> Generator[None]:
-        """What the far host sends is lost; it hears what is said to it."""
+        """Drop what the far host sends; it still receives."""
         route = "blackhole", f"{HEAD}/32"
         ip("-n", self.far, "route", "add", *route)
         try:
@@ -92,7 +92,7 @@ class Hosts:
 
 @contextmanager
 def two_hosts() -> Generator[Hosts]:
-    """One Ray cluster on both."""
+    """Start one Ray cluster on both hosts."""
     tag = f"al{os.getpid()}"
     with place() as here:
         hosts = Hosts(here, f"{tag}n", f"{tag}f", f"{tag}b")
@@ -167,6 +167,6 @@ def live(here: Place) -> list[str]:
 
 
 def all_contribute(here: Place) -> bool:
-    """Both, to the last merge of each fragment."""
+    """Return whether both islands are in the last merge of each fragment."""
     fragments = here.last_status.get("fragments", ())
     return len(live(here)) == 2 and all(len(each["participants"]) == 2 for each in fragments)

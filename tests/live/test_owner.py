@@ -1,4 +1,4 @@
-"""Two processes want one run: the second is told so, and the first does not notice."""
+"""Two processes want one run: the second is refused, and the first is not disturbed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def asks(here: Place, *more: str) -> tuple[str, ...]:
 
 @pytest.mark.long
 def test_a_run_that_goes_on_cannot_be_resumed_although_its_directory_does_not_say_where() -> None:
-    """As if it was on another machine, with a directory of its own and the same depot."""
+    """The second acts as if on another machine, with its own directory and the same depot."""
     with place() as here:
         (there := here.folder / "depots").mkdir()
         depot = ("--set", f"durability.dir={there}")

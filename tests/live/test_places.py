@@ -1,4 +1,4 @@
-"""Placement groups on Ray itself: labels and TPU slices, with resources that only say they are."""
+"""Placement groups on Ray itself, with labels and TPU slices that are simulated resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Islands whose numbers are wrong, on real Ray: refused, counted, shown, and without effect."""
+"""Islands with wrong numbers, on real Ray: refused, counted, shown, and without effect."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ PLAN = f"""faults.plan=[
     {{at_step = 80, kind = "scale", island = "{SCALED}", factor = 1000.0}},
 ]"""
 WORSE = 1.05
-"""Of the loss without them. Over nine pairs of runs the ratio was 1.000 in the mean; pairs spread
-by 1.1 % (docs/ablations.md), so that a test of one pair at 2 % would fail now and then with
-nothing wrong. Poison that got in would be no matter of per cents."""
+"""The bound on the loss, as a ratio to the loss without poisoned islands.
+
+Over nine pairs of runs the mean ratio was 1.000; pairs spread by 1.1 % (docs/ablations.md), so that
+a bound of 2 % would sometimes fail with nothing wrong. Merged poison would cost far more.
+"""
 
 
 def trained(here: Place, islands: int, *more: str) -> Finished:
-    """A run to its end; `here` must be fresh."""
+    """Train a run to its end; `here` must be fresh."""
     finished = here.run(
         "run", str(TINY), "--json", "--run-dir", str(here.run_dir),
         "--set", "run.steps=240", "--set", f"islands.0.count={islands}",
-        "--set", "sync.quorum=2",  # both sound ones in each merge, at a rate at which equal runs
-        "--set", "optimizer.learning_rate=2e-3",  # end alike: else a busy machine decides
+        "--set", "sync.quorum=2",  # both sound islands in each merge, at a rate at
+        "--set", "optimizer.learning_rate=2e-3",  # which equal runs end alike on any machine
         "--set", "islands.0.speed=0.3", "--set", "monitor.refresh_s=0.1", *more,
     )  # fmt: skip
     assert finished.code == 0, finished.err
@@ -38,7 +40,7 @@ def trained(here: Place, islands: int, *more: str) -> Finished:
 
 
 def whys(here: Place, island: str) -> Sequence[str]:
-    """Why it was quarantined, as `status` had it from time to time."""
+    """Return the reasons for its quarantine that were in the written statuses."""
     looks = map(json.loads, (here.run_dir / "metrics.jsonl").read_text().splitlines())
     islands = [each for look in looks for each in look["islands"]]
     return [
@@ -49,8 +51,10 @@ def whys(here: Place, island: str) -> Sequence[str]:
 
 
 def test_two_poisoned_islands_of_four_do_no_harm() -> None:
-    """Compared with a run that the other two make alone: of the work of the poisoned ones only
-    what they did before is left, and that helps."""
+    """The reference is a run of the other two islands alone.
+
+    Of the poisoned islands' work only that from before the poison is merged, and it helps.
+    """
     with place() as here:
         without = trained(here, 2).json
     with place() as here:

@@ -1,4 +1,4 @@
-"""Islands and an evaluator that raise, on real Ray: their own affair, and nobody else's."""
+"""Islands and an evaluator that raise errors, on real Ray, do not affect the others."""
 
 from __future__ import annotations
 
@@ -122,24 +122,24 @@ WHYS = {
 
 
 def looks(here: Place) -> Sequence[Mapping[str, Any]]:
-    """The statuses that the run has written."""
+    """Return the statuses that the run has written."""
     return [*map(json.loads, (here.run_dir / "metrics.jsonl").read_text().splitlines())]
 
 
 def whys(statuses: Sequence[Mapping[str, Any]], island: str, state: str) -> set[str]:
-    """Why it was in this state, from time to time."""
+    """Return the reasons for this state of the island in all statuses."""
     islands = [each for status in statuses for each in status["islands"]]
     return {e["why"] for e in islands if (e["island"], e["state"]) == (island, state)}
 
 
 def logged(here: Place) -> str:
-    """What the processes of the run have written to their logs."""
+    """Return the logs of the run's processes."""
     files = here.folder.glob("ray/session_*/logs/worker-*.err")
     return "\n".join(file.read_text(errors="replace") for file in files if file.is_file())
 
 
 def all_back(here: Place, raised: Path) -> bool:
-    """Everything has been raised, and every island takes part again."""
+    """Return whether all errors were raised and every island contributes again."""
     status = here.last_status
     if {file.name for file in raised.iterdir()} != ALL or status["alive"] != len(WHYS):
         return False
@@ -147,7 +147,7 @@ def all_back(here: Place, raised: Path) -> bool:
     return set.union(*last) == {*WHYS} and len(status["heldout"]) > 0
 
 
-def test_what_an_island_or_the_evaluator_raises_ends_no_run() -> None:
+def test_errors_of_an_island_or_the_evaluator_do_not_end_the_run() -> None:
     with place() as here:
         (raised := here.folder / "raised").mkdir()
         (here.folder / "raising.py").write_text(RAISING_TASK)
@@ -180,10 +180,10 @@ def test_what_an_island_or_the_evaluator_raises_ends_no_run() -> None:
         seen, log = looks(here), logged(here)
         for island, expected in WHYS.items():
             for why in expected:
-                # if its next process joins first, the reason follows "its process is another one"
+                # If its next process joins first, the reason follows "its process is another one".
                 said = [each for each in whys(seen, island, "lost") if why in each]
                 assert said, whys(seen, island, "lost")
-                if "None (NoneType)" not in why:  # which the syncer says of it
+                if "None (NoneType)" not in why:  # which the syncer reports
                     named = r" \(\S+\.py:\d+\); traceback in (tracebacks/\S+)"
                     (name,) = {each[1] for text in said if (each := re.search(named, text))}
                     assert why.split()[0] in (here.run_dir / name).read_text()

@@ -1,4 +1,4 @@
-"""Data-parallel over real Ray is data-parallel in one process, whoever dies on the way."""
+"""Data-parallel training over real Ray equals that in one process, despite deaths."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SETTINGS = (
 
 
 class Formed(NamedTuple):
-    """What the tape says of a ring: so many members, from this step and these windows on."""
+    """A ring on the tape: its number of members, first step and first windows."""
 
     members: int
     step: int
@@ -42,7 +42,7 @@ class Formed(NamedTuple):
 
 
 def rings(run_dir: Path) -> list[Formed]:
-    """All that formed, in order."""
+    """Return all rings in the order in which they formed."""
     lines = (run_dir / "ring.jsonl").read_text().splitlines()
     effects = [effect for line in lines for effect in json.loads(line)[3]]
     return [
@@ -53,7 +53,7 @@ def rings(run_dir: Path) -> list[Formed]:
 
 
 def alone(config: Config, formed: list[Formed]) -> list[np.ndarray]:
-    """One process on the same data: in each ring's steps it has the summed batch of so many."""
+    """Train in one process on the same data, with the summed batch of each ring's members."""
     kept = [each for i, each in enumerate(formed) if all(later.step > each.step for later in
             formed[i + 1 :])]  # fmt: skip
     task, size = task_of(config), config.islands[0].batch_size
@@ -73,7 +73,7 @@ def alone(config: Config, formed: list[Formed]) -> list[np.ndarray]:
 
 
 def apart(run_dir: Path, wanted: list[np.ndarray]) -> float:
-    """The largest difference, as a share of the largest value of its tensor."""
+    """Return the largest difference, as a share of the largest value of its tensor."""
     found = load_file(run_dir / "model.safetensors")
     layout = json.loads((run_dir / "layout.json").read_text())["layout"]
     names = [leaf["path"] for leaf in layout["leaves"]]
@@ -107,9 +107,11 @@ def ran(mode: str, run_dir: Path, *more: str) -> dict[str, Any]:
 def test_a_ring_with_a_death_is_one_process_with_what_was_there(
     mode: str, kind: str, tmp_path: Path
 ) -> None:
-    """Elastic: fewer for a while, from the state of the survivors; else all, from the snapshot. An
-    island whose gradients are not finite dies of them, and nobody else has them."""
-    slow = "islands.local.step_s=0.6"  # or the others are through before it is back
+    """An elastic ring shrinks for a while, from the survivors' state; others use the snapshot.
+
+    An island whose gradients are not finite dies, and no other island receives them.
+    """
+    slow = "islands.local.step_s=0.6"  # else the others finish before it is back
     more = [slow, "faults.policy.first_delay_s=0.1"] if kind == "nan" else []
     summary = ran(mode, tmp_path / "run", FAULT.format(kind), *more)
     assert summary.keys() == KEYS
@@ -166,4 +168,4 @@ def test_a_ring_that_was_killed_as_a_whole_goes_on_from_its_snapshot(tmp_path: P
 
 
 TOLERANCE = 2e-4
-"""What f32 rounds, 6e-8 of each number, grows with 50 steps of training."""
+"""The f32 rounding error, 6e-8 of each number, grows with 50 steps of training."""

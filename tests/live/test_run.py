@@ -1,4 +1,4 @@
-"""Real Ray, real processes, real kills: what a run does when things go wrong."""
+"""Real Ray, real processes, real kills: the behaviour of a run under faults."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A run in which one island was killed, came back and was asked to stop: all that it left."""
+    """All files of a run in which one island was killed, came back and was asked to stop."""
 
     finished: Finished
     status: Finished
@@ -91,12 +91,12 @@ class Killed:
 
     @property
     def lives(self) -> list[Life]:
-        """Of the killed island, in order."""
+        """The lives of the killed island, in order."""
         told = {e.life for _, e in self.events if isinstance(e, Report)}
         return sorted(life for life in told if life.island == VICTIM)
 
     def when(self, kind: type[Event], life: Life) -> float:
-        """The time of the first event of this kind that is about this life."""
+        """Return the time of the first event of this kind about this life."""
         return next(
             now_s
             for now_s, event in self.events
@@ -116,7 +116,7 @@ def killed() -> Generator[Killed]:
         until(lambda: takes_part_again(here.last_status) or process.poll() is not None)
 
         def seen() -> Finished | None:
-            """Look until all of them are live: on a busy machine one may be silent for a moment."""
+            """Look until all are live: on a busy machine one may be silent for a moment."""
             told = here.run("status", str(here.run_dir), "--json")
             there = told.code != 0 or told.json["alive"] == 3
             return told if there or process.poll() is not None else None
@@ -135,7 +135,7 @@ def killed() -> Generator[Killed]:
 
 
 def takes_part_again(status: dict[str, Any]) -> bool:
-    """Is the victim in its second life, and in each fragment's last merge?"""
+    """Return whether the victim's second life is in each fragment's last merge."""
     return is_back(status, 2)
 
 
@@ -146,12 +146,12 @@ def is_back(status: dict[str, Any], life: int) -> bool:
     return all(VICTIM in each["participants"] for each in status["fragments"])
 
 
-def test_the_summary_is_one_json_object_with_every_figure(killed: Killed) -> None:
+def test_summary_is_one_json_object_with_every_figure(killed: Killed) -> None:
     assert set(killed.summary) == KEYS
     assert None not in killed.summary.values()
 
 
-def test_the_tokens_add_up_in_the_summary_and_in_every_fragment(killed: Killed) -> None:
+def test_tokens_add_up_in_the_summary_and_in_every_fragment(killed: Killed) -> None:
     fates = ("merged", "discarded", "lost", "outstanding")
     assert killed.summary["tokens_trained"] == sum(killed.summary[f"tokens_{f}"] for f in fates)
     ledger = killed.states[-1].ledger
@@ -161,7 +161,7 @@ def test_the_tokens_add_up_in_the_summary_and_in_every_fragment(killed: Killed) 
         assert ledger.trained == row.merged + row.all_discarded + row.lost + outstanding
 
 
-def test_in_the_end_nothing_that_was_trained_is_outstanding(killed: Killed) -> None:
+def test_no_tokens_are_outstanding_at_the_end(killed: Killed) -> None:
     """Each fragment has merged, or refused with a reason, everything that was trained."""
     assert killed.summary["tokens_outstanding"] == 0
     ledger = killed.states[-1].ledger
@@ -170,7 +170,7 @@ def test_in_the_end_nothing_that_was_trained_is_outstanding(killed: Killed) -> N
     ]
 
 
-def test_the_fault_happened_and_the_island_contributes_again(killed: Killed) -> None:
+def test_killed_island_contributes_again(killed: Killed) -> None:
     assert killed.summary["faults"] == 1
     assert len(killed.summary["recovery_s"]) == 1
     first, second, *_ = killed.lives
@@ -180,7 +180,7 @@ def test_the_fault_happened_and_the_island_contributes_again(killed: Killed) -> 
     assert {first, second} <= given
 
 
-def test_the_others_go_on_merging_while_it_is_away(killed: Killed) -> None:
+def test_other_islands_merge_while_one_is_away(killed: Killed) -> None:
     first, second, *_ = killed.lives
     lost_s, back_s = killed.when(Lost, first), killed.when(Report, second)
     between = [e for s, e in killed.events if isinstance(e, Merged) and lost_s < s < back_s]
@@ -188,7 +188,7 @@ def test_the_others_go_on_merging_while_it_is_away(killed: Killed) -> None:
     assert killed.summary["uptime"] > 0.5, "1.0, where nobody else needs the cores"
 
 
-def test_nothing_of_a_dead_life_is_admitted_after_its_loss(killed: Killed) -> None:
+def test_contributions_of_a_lost_life_are_not_admitted(killed: Killed) -> None:
     dead = killed.lives[0]
     arrived: set[ContributionId] = set()
     for (_, event), after in zip(killed.events, killed.states[1:], strict=True):
@@ -208,7 +208,7 @@ def test_versions_grow_by_one(killed: Killed) -> None:
     assert sum(isinstance(e, Merged) for _, e in killed.events) == killed.summary["merges"]
 
 
-def test_the_saved_model_is_the_one_of_the_summary(killed: Killed) -> None:
+def test_saved_model_has_the_fingerprint_of_the_summary(killed: Killed) -> None:
     layout = killed.layout
     tensors = load_file(killed.run_dir / "model.safetensors")
     leaves = [tensors[leaf.path] for leaf in layout.leaves]
@@ -216,7 +216,7 @@ def test_the_saved_model_is_the_one_of_the_summary(killed: Killed) -> None:
     assert fingerprint(flats) == killed.summary["global_sha256"]
 
 
-def test_replay_rebuilds_it_to_the_last_bit(killed: Killed) -> None:
+def test_replay_rebuilds_the_run_to_the_last_bit(killed: Killed) -> None:
     with place() as here:
         result = here.run("replay", str(killed.run_dir), "--json")
     assert result.code == 0, result.err
@@ -226,8 +226,8 @@ def test_replay_rebuilds_it_to_the_last_bit(killed: Killed) -> None:
     assert result.json["global_sha256"] == killed.summary["global_sha256"]
 
 
-def test_the_simulator_answers_every_event_of_it_alike(killed: Killed) -> None:
-    """Its shell does for each effect what the shell on Ray is there for, in that order."""
+def test_simulator_answers_every_event_alike(killed: Killed) -> None:
+    """The simulator's shell calls for each effect what the shell on Ray calls, in that order."""
     orders, parked = 0, set[Life]()
     rule = rule_of(load(killed.run_dir / "config.toml"), killed.layout)
     for row, effects, deeds in again(rule, killed.recording.events):
@@ -238,8 +238,10 @@ def test_the_simulator_answers_every_event_of_it_alike(killed: Killed) -> None:
 
 
 def wanted(effect: Effect, parked: set[Life]) -> tuple[object, ...]:
-    """What the world must be asked for; nothing where the effect is an answer. Who is asked for the
-    last time is parked first, and collects nothing while it has not said that it is."""
+    """Return the call that an effect needs; empty if the effect is an answer.
+
+    A learner that is asked for the last time is parked first, and collected only after its answer.
+    """
     match effect:
         case Ask(life, _, last=True):
             if life in parked:
@@ -260,8 +262,8 @@ def wanted(effect: Effect, parked: set[Life]) -> tuple[object, ...]:
             return ()
 
 
-def test_another_terminal_sees_it_all(killed: Killed) -> None:
-    """Its `stop` has ended the run."""
+def test_status_works_from_another_terminal(killed: Killed) -> None:
+    """The command `stop` was called from there as well."""
     assert killed.status.code == 0, killed.status.err
     status = killed.status.json
     assert {"run", "t", "islands", "fragments", "participants", "alive"} <= set(status)
@@ -270,11 +272,11 @@ def test_another_terminal_sees_it_all(killed: Killed) -> None:
     assert status["t"] > 40
 
 
-# --- ends -----------------------------------------------------------------------------------------
+# --- the end of a run --------------------------------------------------------------------
 
 
 def begin(here: Place, *more: str) -> subprocess.Popen[str]:
-    """A long run, the end of which must be asked for."""
+    """Start a long run, which ends only when it is asked to."""
     return here.start(
         "run", str(TINY), "--json", "--run-dir", str(here.run_dir),
         "--set", "run.steps=1000000", *more,
@@ -282,17 +284,17 @@ def begin(here: Place, *more: str) -> subprocess.Popen[str]:
 
 
 def live_run(here: Place, *more: str) -> subprocess.Popen[str]:
-    """A run that has begun to merge."""
+    """Start a run, and wait until it merges."""
     process = begin(here, *more)
     until(lambda: here.merges > 8 or process.poll() is not None)
     assert process.poll() is None, process.communicate()
     return process
 
 
-def test_ctrl_c_hands_in_saves_and_sums_up() -> None:
+def test_ctrl_c_hands_in_saves_and_writes_a_summary() -> None:
     with place() as here:
         process = live_run(here)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everybody in the foreground
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the foreground group
         finished = finish(process)
         assert finished.code == 130, finished.err
         assert "Traceback" not in finished.err
@@ -301,8 +303,8 @@ def test_ctrl_c_hands_in_saves_and_sums_up() -> None:
         assert (here.run_dir / "model.safetensors").exists()
 
 
-def test_whoever_goes_on_pressing_ctrl_c_is_rid_of_it_at_once() -> None:
-    """That holds while it starts, too, when nobody could hand in anything yet."""
+def test_repeated_ctrl_c_ends_the_run_at_once() -> None:
+    """This holds also during the start, when no learner can hand in yet."""
     with place() as here:
         process = begin(here)
         until((here.run_dir / "live.json").exists)
@@ -342,14 +344,16 @@ def task(data):
 """
 
 
-def test_a_task_that_breaks_ends_the_run_with_its_own_traceback() -> None:
-    """After three lives of each island: a fault of the machine might go away, and one island that
-    is set aside leaves the other to go on."""
+def test_failing_task_ends_the_run_with_its_traceback() -> None:
+    """The run ends after three lives of each island.
+
+    A fault of the machine might pass, and while only one island is set aside, the other continues.
+    """
     with place() as here:
         (here.folder / "broken.py").write_text(BROKEN_TASK)
         config = here.folder / "broken.toml"
         mine = TINY.read_text().replace('preset = "byte-tiny"', 'target = "broken:task"')
-        config.write_text(mine.replace("every = 8", "every = 100"))  # it breaks before it helps
+        config.write_text(mine.replace("every = 8", "every = 100"))  # it breaks before that
         steps = ("--set", "run.steps=1000")
         finished = here.run("run", str(config), "--run-dir", str(here.run_dir), *steps)
         assert finished.code == 1
@@ -374,9 +378,11 @@ def test_a_planned_drain_that_would_leave_too_few_does_not_happen_and_the_run_go
     assert finished.json["mean_participants"] == 2.0
 
 
-def test_a_killed_syncer_and_a_killed_shard_come_back_and_lose_no_version() -> None:
-    """The shard is one of two, with the smallest wire; and the figures of the summary are those of
-    the whole run, with an island killed too."""
+def test_killed_syncer_and_shard_return_without_losing_a_version() -> None:
+    """The shard is one of two, with the smallest wire, and an island is killed too.
+
+    The figures of the summary are those of the whole run.
+    """
     with place() as here:
         plan = f'faults.plan=[{{at_step=5, kind="kill", island="{VICTIM}"}}]'
         two = ("sync.shards=2", 'sync.wire_up="int4"', 'sync.wire_down="int4"')
@@ -414,7 +420,7 @@ def test_a_killed_syncer_and_a_killed_shard_come_back_and_lose_no_version() -> N
 
 @pytest.mark.long
 def test_a_shard_that_dies_while_nobody_needs_it_is_back_when_somebody_does() -> None:
-    """There is no round for hours: an island that joins would wait for its model for ever."""
+    """Without a round for hours, a joining island would wait for its model for ever."""
     with place() as here:
         process = begin(here, "--set", "sync.every=100000")
         until(lambda: all_live(here, 2) or process.poll() is not None)
@@ -430,13 +436,13 @@ def test_a_shard_that_dies_while_nobody_needs_it_is_back_when_somebody_does() ->
         assert finished.json["merges"] == fragments, "one last round of each fragment"
 
 
-def test_a_run_that_was_killed_as_a_whole_goes_on_where_it_was() -> None:
-    """It goes on in a new Ray, with every token accounted for and no fault of its plan twice."""
+def test_run_killed_as_a_whole_resumes_where_it_was() -> None:
+    """The run resumes in a new Ray, accounts for every token, and repeats no planned fault."""
     with place() as here:
         plan = f'faults.plan=[{{at_step=1, kind="scale", island="{VICTIM}", factor=1.0}}]'
         often = ("--set", "monitor.evaluate_every_s=1", "--set", plan)
         process = live_run(here, *often)
-        until(lambda: all_live(here, 2) or process.poll() is not None)  # or one has no life yet
+        until(lambda: all_live(here, 2) or process.poll() is not None)  # one may have no life yet
         until(lambda: here.last_status["faults"] == 1 and len(here.last_status["heldout"]) > 2)
         for number in here.left_running():
             with suppress(ProcessLookupError):
@@ -468,8 +474,11 @@ def test_a_run_that_was_killed_as_a_whole_goes_on_where_it_was() -> None:
 
 @pytest.mark.long
 def test_a_disk_that_takes_nothing_more_stops_nobody() -> None:
-    """The run is alarmed, and when there is room again all of it is written: real errors of the
-    kernel, by a limit on the size of files that is put on the two processes from outside."""
+    """The run reports the error, and writes everything when there is room again.
+
+    The errors are real ones of the kernel: a limit on file sizes is set for both processes from
+    outside.
+    """
     with place() as here:
         process = live_run(here)
         numbers = [*pids(here, "SyncerActor"), *pids(here, "ShardActor")]
@@ -512,8 +521,10 @@ for_s = 1.0
 
 @pytest.mark.long
 def test_faults_of_every_kind_are_survived_and_nothing_is_broken() -> None:
-    """They come by the plan that the simulator plays too (tests/lab/test_simulation_config.py), and
-    from another terminal; an island that hangs is left out, and taken back when it goes on."""
+    """The faults come from the plan that the simulator plays too, and from another terminal.
+
+    See tests/lab/test_simulation_config.py. An island that hangs is left out, and may return.
+    """
     planned = len(load(FAULTS).faults.plan)
     with place() as here:
         process = here.start(
@@ -555,8 +566,8 @@ def test_faults_of_every_kind_are_survived_and_nothing_is_broken() -> None:
         assert again.json["violated"] is None
 
 
-def test_a_warm_spare_takes_a_killed_island_over() -> None:
-    """What is left of that one is the spare for the next time."""
+def test_warm_spare_takes_over_a_killed_island() -> None:
+    """The replaced island's next process becomes the spare."""
     with place() as here:
         process = live_run(here, "--set", "islands.0.spares=1", "--set", "islands.0.speed=0.3")
         plan = here.folder / "plan.toml"
@@ -576,7 +587,7 @@ def test_a_warm_spare_takes_a_killed_island_over() -> None:
 
 @pytest.mark.long
 def test_a_spare_takes_over_what_hangs_and_that_one_becomes_a_spare() -> None:
-    """That is so when it goes on: the island is somebody else by then."""
+    """The hanging process becomes a spare when it continues, since the island has moved."""
     with place() as here:
         process = live_run(here, "--set", "islands.0.spares=1", "--set", "islands.0.speed=0.3")
         until(lambda: here.last_status["spares"] == 1 and all_live(here, 2))
@@ -599,7 +610,7 @@ def test_a_spare_takes_over_what_hangs_and_that_one_becomes_a_spare() -> None:
 
 @pytest.mark.long
 def test_an_island_that_hangs_is_replaced_if_that_is_the_policy() -> None:
-    """Its process is ended, though it hears nothing."""
+    """The hanging process is killed, since it does not receive messages."""
     with place() as here:
         process = live_run(here, "--set", "faults.policy.hang_s=1.0")
         hung = pids(here, "IslandActor")[0]
@@ -618,7 +629,7 @@ def states(here: Place) -> list[str]:
 
 
 def heard(here: Place) -> list[ReplayedEvent]:
-    """All that the syncer was told, and what it made of it."""
+    """Return all events of the syncer, with the states before and after."""
     depot = Folder(here.run_dir)
     layout = load_layout(depot)
     rule = rule_of(load(here.run_dir / "config.toml"), layout)
@@ -629,18 +640,18 @@ def heard(here: Place) -> list[ReplayedEvent]:
 
 
 def tapes(here: Place) -> int:
-    """One for each generation of the syncer."""
+    """Return the number of tapes: one for each generation of the syncer."""
     return len(list(here.run_dir.glob("tape-*.arrow")))
 
 
 def lives(here: Place, state: str) -> list[int]:
-    """Which life each island that is in this state is in."""
+    """Return the incarnations of the islands in this state."""
     islands = here.last_status.get("islands", ())
     return [each["life"] for each in islands if each["state"] == state]
 
 
 def all_live(here: Place, count: int, *, life: int = 1) -> bool:
-    """So many islands, each live and in this life at least."""
+    """Return whether exactly `count` islands exist, all live and in this life or a later one."""
     islands = here.last_status.get("islands", ())
     return [each["state"] == "live" and each["life"] >= life for each in islands] == [True] * count
 

@@ -1,4 +1,4 @@
-"""Processes of the core that stand still for longer than they may, on real Ray."""
+"""Processes of the core that hang for longer than they may, on real Ray."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pid_of(here: Place, kind: str) -> int | None:
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["Syncer", "Shard", "Evaluator"])
 def test_a_process_that_stands_still_is_restarted_and_the_run_goes_on(kind: str) -> None:
-    """SIGSTOP for good: nobody wakes it up, and the run does not end."""
+    """SIGSTOP is never followed by SIGCONT, and the run does not end."""
     with place() as here:
         process = here.start(
             "run", str(TINY), "--json", "--run-dir", str(here.run_dir), *ENDLESS,

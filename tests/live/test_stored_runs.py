@@ -1,4 +1,4 @@
-"""Runs that an earlier source left half-way go on and end well, on real Ray."""
+"""The present source resumes runs that an earlier source left half-way, on real Ray."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.live, pytest.mark.slow]
 @pytest.mark.parametrize(
     "mode", ["decoupled", pytest.param("data-parallel", marks=pytest.mark.long)]
 )
-def test_a_stored_run_is_resumed(mode: str) -> None:
+def test_stored_run_is_resumed(mode: str) -> None:
     with place() as here:
         shutil.copytree(STORED / mode, here.run_dir)
         done = here.run(

@@ -1,4 +1,4 @@
-"""Virtual time trains what a run on Ray trains: where all wait for each other, to the last bit."""
+"""In lock-step, virtual time trains what a run on Ray trains, to the last bit."""
 
 from __future__ import annotations
 
