@@ -1,4 +1,5 @@
-# Everything runs from one virtual environment, made at first need: VENV and PYTHON can be set.
+# All targets use one virtual environment, and make it when it is missing. Set VENV and PYTHON to
+# choose its folder and its Python.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -9,50 +10,50 @@ FAST := not live and not slow
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-long lint check live fuzz mutants soak bench dist docs reference accelerator pins clean
 
-help: ## list these targets
+help: ## list all targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
 		awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 
-install: $(STAMP) ## make .venv and install the pinned versions into it
+install: $(STAMP) ## create .venv with the pinned versions of all packages
 
-demo: $(STAMP) ## the main job: train a small model on islands that come and go
+demo: $(STAMP) ## train a small model on four islands, and kill one of them
 	$(BIN)/archipelago run examples/demo.toml
 
-test: $(STAMP) ## all but the long tests, real Ray and real kills included (15 minutes)
+test: $(STAMP) ## run all but the long tests, with real Ray and real kills (15 minutes)
 	@.ci/tests '$(BIN)'
 
-test-long: $(STAMP) ## the tests that `make test` leaves out (an hour and more)
+test-long: $(STAMP) ## run the tests that `make test` leaves out (an hour and more)
 	@mkdir -p runs
 	@status=0; \
 	$(BIN)/pytest -m 'long and not live' -n auto --durations=10 --junitxml=runs/long.xml || status=1; \
 	$(BIN)/pytest -m 'long and live' --durations=10 --junitxml=runs/long-live.xml || status=1; \
 	exit $$status
 
-lint: $(STAMP) ## format, lint, types, floors (a minute)
+lint: $(STAMP) ## check format, lint, types and layers (a minute)
 	$(BIN)/ruff format --no-cache --check
 	$(BIN)/ruff check --no-cache
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
-check: lint ## ... and the fast tests (under four minutes)
+check: lint ## run lint and the fast tests (under four minutes)
 	$(BIN)/pytest -m '$(FAST)' -n auto
 
-live: $(STAMP) ## only the tests on real Ray, with real kills
+live: $(STAMP) ## run only the tests on real Ray, with real kills
 	$(BIN)/pytest -m live
 
-fuzz: $(STAMP) ## schedules of a new seed against the rules, on all cores (FOR=seconds, 300)
+fuzz: $(STAMP) ## break simulated clusters with a new seed, on all cores (FOR=seconds, 300)
 	$(BIN)/archipelago simulate --for $(or $(FOR),300)
 
-mutants: $(STAMP) ## remove each guard of the rules in turn, count who notices (ONLY=word); hours
+mutants: $(STAMP) ## run mutation tests of the rules, each guard in turn (ONLY=word); hours
 	$(BIN)/python tests/mutants.py --only '$(ONLY)'
 
-soak: $(STAMP) ## half an hour of faults of all kinds, and what grew or stayed (FOR=seconds)
+soak: $(STAMP) ## inject all kinds of faults, and report leaks (FOR=seconds, 1800)
 	$(BIN)/python -m tests.soak --for $(or $(FOR),1800)
 
-bench: $(STAMP) ## measure, and write the tables of docs/lab/benchmarks.md (BENCH="merge wire": only these)
+bench: $(STAMP) ## run the benchmarks and write docs/lab/benchmarks.md (BENCH="merge wire")
 	$(BIN)/python -m archipelago.lab.bench.tables docs/lab/benchmarks.md $(BENCH)
 
-dist: $(STAMP) ## build the wheel, with the changelog in it: dist/
+dist: $(STAMP) ## build the wheel into dist/
 	rm -rf build/bdist* build/lib dist *.egg-info
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	rm -rf build/bdist* build/lib
@@ -61,18 +62,18 @@ dist: $(STAMP) ## build the wheel, with the changelog in it: dist/
 reference: $(STAMP) ## write the generated pages of docs/reference
 	$(BIN)/python .ci/reference
 
-docs: $(STAMP) ## build the documentation: build/site/ (under a minute; a warning is an error)
+docs: $(STAMP) ## build the documentation into build/site/ (a warning is an error)
 	$(BIN)/python .ci/reference --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "built build/site/index.html"
 
-accelerator: $(STAMP) ## a folder that measures an accelerator without Ray: build/accelerator/
+accelerator: $(STAMP) ## build a benchmark of an accelerator without Ray: build/accelerator/
 	$(BIN)/python .ci/accelerator $(BIN)/python
 
-pins: ## write constraints.txt anew, from fresh installs on each Python found
+pins: ## rewrite constraints.txt from fresh installs on each Python
 	$(PYTHON) .ci/pin
 
-clean: ## remove the environment, the caches and what was built; runs/ stays
+clean: ## remove environment, caches and builds, but not runs/
 	rm -rf .venv* build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache
 	find archipelago coordinator islands cluster tests -name __pycache__ -prune -exec rm -rf {} +
 
