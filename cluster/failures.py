@@ -1,7 +1,7 @@
 """Failures of one island: exceptions and unusable messages, which never affect other islands.
 
 A failure is classified by type where it occurs, counted by its reason and kept in the notes. At
-worst it ends that island's life (docs/protocol.md, An island that fails).
+worst it ends that island's life (docs/explanation/protocol.md, An island that fails).
 """
 
 from __future__ import annotations

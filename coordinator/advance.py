@@ -42,7 +42,7 @@ from coordinator.state import Rule, State, Step, is_open
 def advance(rule: Rule, state: State, event: Event, now_s: float) -> Step:
     """Take in one event at `now_s` (seconds, never falling); return the new state and the effects.
 
-    The shell must carry the effects out in the order given; docs/protocol.md says how.
+    The shell must carry the effects out in the order given; docs/explanation/protocol.md says how.
     """
     before = state
     state, heard = hear(rule, state, event, now_s)

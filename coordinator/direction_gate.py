@@ -5,7 +5,7 @@ loss with the wrong sign, data of another task. Each merge of at least PARTICIPA
 the cosine of each contribution to the weighted mean of the others. One merge says little. RUN
 merges in a row below what chance and the spread of the others explain say enough. We know of no
 published rule of this kind for DiLoCo. The bounds are chosen so that clean runs, also with skewed
-data, never reach them (docs/protocol.md, Direction).
+data, never reach them (docs/explanation/protocol.md, Direction).
 """
 
 from __future__ import annotations

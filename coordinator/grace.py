@@ -26,7 +26,7 @@ SHARE_OF_SLACK = 0.9
 """The share of the slack that the grace window may use: gamma < 1.
 
 The paper does not publish its value. Re-implementations use 0.2 to 0.5, which meets a third to a
-half of free-running learners (docs/protocol.md), so we spend nearly all of the slack.
+half of free-running learners (docs/explanation/protocol.md), so we spend nearly all of the slack.
 """
 KEEPS_PACE = 2.0
 """The straggler limit: a learner keeps pace up to this many times the (lower) median step."""

@@ -3,7 +3,7 @@
 The sequence of pieces is endless (one epoch's permutation after another), so there is always a
 fresh lease. Pieces that a lost learner had not yet contributed go back and are granted first. Each
 region has a sequence of its own, and what goes back is read again in the same region only
-(docs/decisions/leases-and-regions.md).
+(docs/explanation/decisions/leases-and-regions.md).
 """
 
 from __future__ import annotations

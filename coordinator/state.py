@@ -228,7 +228,7 @@ def in_order(members: Members) -> list[Member]:
 
 
 def validate(rule: Rule, state: State) -> None:
-    """Check every invariant that one state shows; `docs/invariants.md` names them all.
+    """Check every invariant that one state shows; `docs/explanation/invariants.md` names them all.
 
     Errors: `BrokenInvariant`, a defect of the rules.
     """

@@ -22,7 +22,7 @@ from islands.windows import Lying
 
 
 class AdoptRule(StrEnum):
-    """The fate of the steps trained since the hand-in (docs/protocol.md, Up and down)."""
+    """The fate of the steps trained since the hand-in (docs/explanation/protocol.md)."""
 
     OVERWRITE = "overwrite"
     CARRY = "carry"

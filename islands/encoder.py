@@ -3,7 +3,7 @@
 It is done on the host in NumPy, where the anchor is, or on the device, where only the encoded bytes
 are copied to the host. Both give the same bytes, as long as no number is denormal (devices take
 those for zero). On the device, anchor and residual stay there too, eight bytes per parameter
-(docs/decisions).
+(docs/explanation/decisions).
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Uplink:
 
     A message takes along the error of the ones before it. If it is merged, it leaves its own error
     for the next one. Else its delta is discarded, and it gives back what it took. Its fate is known
-    at the latest when more is asked for (docs/protocol.md, Up and down).
+    at the latest when more is asked for (docs/explanation/protocol.md, Up and down).
     """
 
     def __init__(

@@ -3,8 +3,8 @@
 One thread trains and owns the parameters. It never waits for other processes, except with `overlap
 = 0`, the lock-step mode. Other threads call `hand_in` and `offer`: they tell `learner_state` what
 has happened, and the training thread does what follows at its next step boundary. Copying, encoding
-and decoding stay with the caller. A third thread speaks to the syncer. docs/protocol.md describes
-the messages.
+and decoding stay with the caller. A third thread speaks to the syncer.
+docs/explanation/protocol.md describes the messages.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A first moment m (Muon's buffer, AdamW's first one) is a moving average of gradi
 beta. An island's moment is noisier than the mean of all islands', and nonlinear updates (Muon's
 orthogonal step, AdamW's division) turn that noise into another direction. So islands may share it.
 Beside Muon, the leaves that go by AdamW keep their own: a mean is shorter, their second moments are
-as long as an island's noise, and so their steps would be too short (docs/convergence.md).
+as long as an island's noise, and so their steps would be too short (docs/lab/convergence.md).
 
 A message carries m / (1 - beta^n), where n counts the steps in it, so that it means the same at any
 age. When the mean of the islands' moments comes back, tau steps later,

@@ -1,4 +1,4 @@
-"""Draw the tables and diagrams of docs/protocol.md from simulated schedules.
+"""Draw the tables and diagrams of docs/explanation/protocol.md from simulated schedules.
 
     python -m tests.diagram [--schedules N]        rewrites them
 

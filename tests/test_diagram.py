@@ -1,4 +1,4 @@
-"""The tables and diagrams of docs/protocol.md show the moves that tests/diagram.py observes."""
+"""The tables and diagrams of the protocol page show the moves that tests/diagram.py observes."""
 
 from __future__ import annotations
 

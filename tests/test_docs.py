@@ -1,4 +1,4 @@
-"""Statements of the documents about the code are true, and modules follow docs/style.md.
+"""Statements of the documents about the code are true, and modules follow the style.
 
 Where a table points to code, a cell has `path/file.py: Class.method, function` or `path/file.py`
 `function`; each file is imported, and each name is looked up in it.
@@ -86,13 +86,13 @@ def missing(column: list[str]) -> list[Place]:
 
 
 def test_walk_points_to_existing_code() -> None:
-    table = rows("docs/walk.md", "question")
+    table = rows("docs/explanation/architecture.md", "question")
     assert len(table) >= 30
     assert not missing([row[-1] for row in table])
 
 
 def test_glossary_is_sorted_and_points_to_existing_code() -> None:
-    table = rows("docs/glossary.md", "word")
+    table = rows("docs/reference/glossary.md", "word")
     assert all(len(row) == 4 and all(row) for row in table)
     words = [row[0] for row in table]
     assert words == sorted(words, key=str.casefold), "a glossary is in the order of the alphabet"
@@ -167,7 +167,11 @@ def files() -> frozenset[str]:
 
 def test_walk_mentions_only_existing_names() -> None:
     """Names outside of tables must exist too, so that renamed functions are noticed."""
-    prose = (ROOT / "docs/walk.md").read_text(encoding="utf-8").partition("## Where to look")[0]
+    prose = (
+        (ROOT / "docs/explanation/architecture.md")
+        .read_text(encoding="utf-8")
+        .partition("## Where to look")[0]
+    )
     known = {
         word
         for package in PACKAGES
@@ -192,7 +196,7 @@ def test_fault_table_lists_every_kind() -> None:
 
 
 def faults() -> list[list[str]]:
-    return rows("docs/clusters.md", "who can have it")
+    return rows("docs/howto/clusters.md", "who can have it")
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:

@@ -78,7 +78,7 @@ def chaos(
     address: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Inject faults into a live run: islands, syncer, shard, disk; docs/clusters.md has the kinds.
+    """Inject faults into a live run: islands, syncer, shard, evaluator, fleet or a disk.
 
     Example: archipelago chaos runs/demo --kill-every 15 --seed 7 --for 120
     """

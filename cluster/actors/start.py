@@ -2,7 +2,7 @@
 
 Constructors take small plain values and cannot fail. An actor whose constructor raises is never
 restarted, and large arguments may be gone by the time of a restart. Ray retries no call: a request
-made to one life must not run in the next (docs/protocol.md).
+made to one life must not run in the next (docs/explanation/protocol.md).
 """
 
 from __future__ import annotations

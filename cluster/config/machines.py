@@ -69,7 +69,7 @@ class GroupTable(Table):
 
 
 class RecoveryTable(Table):
-    """The costs of a failure; the defaults are fitted to table 1 (docs/simulation.md)."""
+    """The costs of a failure; the defaults are fitted to table 1 (docs/lab/simulation.md)."""
 
     shrink_s: Seconds = 17.1
     """Seconds that a learner takes to rebuild without a slice that it lost."""

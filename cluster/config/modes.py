@@ -1,4 +1,4 @@
-"""The effect of `run.mode` on a configuration (docs/baselines.md).
+"""The effect of `run.mode` on a configuration (docs/lab/baselines.md).
 
 A mode fixes some values of `[sync]`, proposes others, and refuses what it cannot do. The loader
 resolves the mode, so that no other code needs to know that a value came from it.

@@ -24,11 +24,11 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(pattern=NAME, max_length=80)]
 GroupName = Annotated[str, Field(pattern=GROUP, max_length=40)]
 RATES: Mapping[str, float] = {"muon": 16e-3, "adamw": 6e-3}
-"""The default learning rates of the inner optimizers, as measured (docs/ablations.md)."""
+"""The default learning rates of the inner optimizers, as measured (docs/lab/ablations.md)."""
 
 
 class Mode(StrEnum):
-    """The training strategy of a run (docs/baselines.md)."""
+    """The training strategy of a run (docs/lab/baselines.md)."""
 
     DECOUPLED = "decoupled"
     DATA_PARALLEL = "data-parallel"

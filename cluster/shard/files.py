@@ -102,7 +102,6 @@ class NoFiles(Files[Arrays]):
 
     def save(self, p: Fragment, arrays: Callable[[], Arrays], *, first: bool) -> None:
         """Do nothing: there is no depot."""
-        pass
 
     def has(self, p: Fragment, version: Version) -> bool:
         """Return False: no version is stored."""
@@ -124,4 +123,3 @@ class NoFiles(Files[Arrays]):
 
     def forget_after(self, p: Fragment, version: Version) -> None:
         """Do nothing: no version is stored."""
-        pass

@@ -2,7 +2,7 @@
 
 Whatever takes long (collecting, merging, storing, publishing) is a task that ends in an event. A
 version is stored before it is published, because the rules return `Publish` only in answer to
-`Stored` (docs/protocol.md).
+`Stored` (docs/explanation/protocol.md).
 """
 
 from __future__ import annotations

@@ -224,5 +224,5 @@ class Measures:
         return view_of(self._counts, state)
 
     def summary(self, state: State, now_s: float) -> dict[str, object]:
-        """Return those final figures of the run that are measured here (docs/protocol.md)."""
+        """Return those final figures of the run that the syncer measures."""
         return summary_of(self._sizes, self._counts, state, now_s)

@@ -150,7 +150,7 @@ def _may_come_back(member: Member | None) -> bool:
 def summary_of(
     sizes: Sequence[int], counts: Counts, state: State, now_s: float
 ) -> dict[str, object]:
-    """Return those final figures of the run that are measured here (docs/protocol.md)."""
+    """Return those final figures of the run that the syncer measures."""
     totals = ledger.totals(state.ledger, sizes)
     ended_s = now_s if math.isnan(counts.ended_s) else counts.ended_s
     tokens = max(1, totals.trained)

@@ -1,4 +1,4 @@
-"""Tests that what a run keeps is bounded, or grows no faster than docs/assumptions.md says."""
+"""Tests that what a run keeps is bounded, or grows no faster than the fault model says."""
 
 from __future__ import annotations
 

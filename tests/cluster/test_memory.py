@@ -1,4 +1,4 @@
-"""Tests that docs/memory.md agrees with the kernel's counts, to within a tenth."""
+"""Tests that docs/explanation/memory.md agrees with the kernel's counts, to within a tenth."""
 
 from __future__ import annotations
 

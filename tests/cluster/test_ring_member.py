@@ -149,7 +149,7 @@ def test_each_bucket_is_a_collective_of_its_own(wire: str, words: int, kinds: li
     """Count the collectives of a step; `words` is the number of f32 sums beside the gradients.
 
     XLA combines all sums between CPUs into one, which nothing could have run beside
-    (docs/baselines.md). It leaves collectives that only move bits.
+    (docs/lab/baselines.md). It leaves collectives that only move bits.
     """
     two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(

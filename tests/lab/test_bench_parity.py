@@ -16,7 +16,7 @@ from tests.given import sums
 
 
 def test_over_ray_each_mode_is_compared_at_its_own_tokens_trained(
-    monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Free-running islands train past the end; islands in lock-step do not."""
     losses = {Mode.DECOUPLED: 1.4, Mode.DILOCO: 1.5, Mode.STREAMING: 1.45}

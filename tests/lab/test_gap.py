@@ -15,7 +15,7 @@ ISLANDS, STEPS = 4, 120
 BOUND = {"own": 0.06, "mean": 0.05}
 """The committed bound on the gap to data-parallel, as a share of its loss.
 
-The bound is the measured gap, as in docs/convergence.md, plus a margin for rounding on other
+The bound is the measured gap, as in docs/lab/convergence.md, plus a margin for rounding on other
 machines, which leads to other runs.
 """
 

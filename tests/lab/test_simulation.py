@@ -136,7 +136,7 @@ def test_seeds_of_former_violations_pass(seed: str) -> None:
 
 
 def test_learners_catch_up_by_differences_or_whole_fragments(
-    monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They get differences or the whole; the judge would detect one difference too few."""
     came, give = Counter[str](), shard_fragment.between

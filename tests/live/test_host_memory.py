@@ -1,6 +1,7 @@
 """The memory that a host of an island of two needs beyond its step, for 0.25 billion parameters.
 
-This is a guard: docs/memory.md gives the measurements and the goal. The test needs 20 GiB.
+This is a guard: docs/explanation/memory.md gives the measurements and the goal. The test needs
+20 GiB.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ PLAN = f"""faults.plan=[
 WORSE = 1.05
 """The bound on the loss, as a ratio to the loss without poisoned islands.
 
-Over nine pairs of runs the mean ratio was 1.000; pairs spread by 1.1 % (docs/ablations.md), so that
-a bound of 2 % would sometimes fail with nothing wrong. Merged poison would cost far more.
+Over nine pairs of runs the mean ratio was 1.000; pairs spread by 1.1 % (docs/lab/ablations.md), so
+that a bound of 2 % would sometimes fail with nothing wrong. Merged poison would cost far more.
 """
 
 

@@ -107,7 +107,9 @@ def test_cluster() -> None:
         shell = [f"cd {folder / 'my-run'}", prepare]
         token = typed(here, folder, [prepare]).strip()
         shell[1] = f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN={token}"
-        own = " --dashboard-agent-listen-port={}\n"  # another Ray of this machine may have Ray's own
+        own = (
+            " --dashboard-agent-listen-port={}\n"  # another Ray of this machine may have Ray's own
+        )
         nodes = [each.rstrip() + own.format(free_port()) for each in (head, node)]
         typed(here, folder, [*shell, *nodes, submit])
         until(lambda: states(run) == ["live", "live"], STARTED_S)

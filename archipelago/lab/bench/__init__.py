@@ -43,6 +43,6 @@ through an actor of its own (`stub_actor`, `baseline_actor`).
     accelerator_figures   rows, gaps, and the number of steps there is time for
     goals                 the targets of the figures, and whether they are reached
     stats                 medians with their intervals, and the demo's configuration
-    tables                writes the output of the benchmarks into docs/benchmarks.md
+    tables                writes the output of the benchmarks into docs/lab/benchmarks.md
     procfs                CPU seconds and memory of processes, read from /proc
 """

@@ -1,4 +1,4 @@
-"""The memory of each process of a run, as formulas with the terms of docs/memory.md.
+"""The memory of each process of a run, as formulas with the terms of docs/explanation/memory.md.
 
 `archipelago bench large` prints them beside the measurements of the kernel, and a test compares
 each formula.

@@ -1,4 +1,4 @@
-"""The table writer of `make bench`: it runs benchmarks and updates docs/benchmarks.md.
+"""The table writer of `make bench`: it runs benchmarks and updates docs/lab/benchmarks.md.
 
 A table stands between `<!-- bench merge --threads 2 -->` and `<!-- end -->`; the words after
 `bench` are the arguments of the command that makes it. `python -m archipelago.lab.bench.tables FILE

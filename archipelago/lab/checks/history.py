@@ -1,4 +1,4 @@
-"""The judge's memory of a run, and a second copy of the constants of docs/protocol.md."""
+"""The judge's memory of a run, and a second copy of the protocol's constants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from coordinator.state import Rule, Stage, State
 REFUSALS, NORMS, SILENCE_S, SILENCE_STEPS = 3, 8, 10.0, 30
 """Refusals until a quarantine, fewest healthy norms that define a usual one, limits of silence.
 
-The values are copied from docs/protocol.md, so that the judge notices a change of the rules.
+The values are copied from docs/explanation/protocol.md, so that the judge notices a change of
+the rules.
 """
 BARRED_S, LONGEST_BARRED_S = 5.0, 320.0
 """The first and the longest time for which an island is barred, in seconds."""

@@ -180,7 +180,7 @@ def no_round_is_stuck(
 
 
 def _grace_s(memory: JudgeMemory, after: State) -> float:
-    """Return the grace window in seconds, by docs/protocol.md, from what the judge observed."""
+    """Return the grace window in seconds from what the judge observed."""
     if memory.rule.grace_s is not None:
         return memory.rule.grace_s
     slowest_s = _slowest_s(memory.rule.edition, after)

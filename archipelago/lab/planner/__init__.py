@@ -3,8 +3,8 @@
 `cli` and `bench` may import this package; a run never does. Two layers model the same thing. The
 chips layer depends only on arrays and random numbers (a contract in pyproject.toml enforces it): it
 simulates millions of chips for a month through the events of their learners. The rounds layer
-simulates windows of the same trace with the coordinator's own rules. docs/simulation.md describes
-the model and its limits.
+simulates windows of the same trace with the coordinator's own rules. docs/lab/simulation.md
+describes the model and its limits.
 
     cluster_model     the chips layer's vocabulary: a cluster, its recovery, an outcome
     trace             the failure trace: when each slice fails and returns

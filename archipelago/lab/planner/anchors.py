@@ -103,7 +103,7 @@ def _speeds(seed: int) -> list[PublishedFigure]:
             "%",
             100.0,
             100 * share_computing(rng, paces, STEPS, overlap=None),
-            "no learner waits, by construction (docs/protocol.md)",
+            "no learner waits, by construction (docs/explanation/protocol.md)",
         ),
     ]
 

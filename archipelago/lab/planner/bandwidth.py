@@ -17,7 +17,7 @@ from enum import StrEnum
 
 GIGA = 1e9
 BITS = {"f32": 32.0, "bf16": 16.0, "int8": 8.25, "int4": 4.25, "int2": 2.25}
-"""Bits per element on the wire, including scales (docs/benchmarks.md, wire)."""
+"""Bits per element on the wire, including scales (docs/lab/benchmarks.md, wire)."""
 BACKWARD = 2 / 3
 """The share of a step in which gradients can be sent: its backward pass, twice the forward one."""
 UTILISATIONS = (50, 80, 90, 95, 99)

@@ -54,7 +54,7 @@ def reasons(cluster: ClusterFile, best: Worth, works: list[Worth]) -> list[str]:
             )
     found.append(
         "this project's own measured difference, +7.1 % at 0.84M parameters and M = 4 "
-        "(docs/benchmarks.md, parity), is not used: the model is too small to reckon from"
+        "(docs/lab/benchmarks.md, parity), is not used: the model is too small to reckon from"
     )
     found.append(
         f"K = {QUORUM}: no learner waits for a quorum, and a merge needs no more than one; the "

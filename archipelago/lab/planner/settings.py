@@ -197,7 +197,7 @@ def shards(setting: Setting, moving: SettingTraffic, cluster: ClusterFile) -> Sh
     """Return the nodes that syncer and shards need, and how often a version can be stored.
 
     Memory is 12 bytes per parameter, the kept differences, and contributions in flight (the shard's
-    own account, docs/ablations.md). More nodes than fragments are useless: if the count exceeds
+    own account, docs/lab/ablations.md). More nodes than fragments are useless: if the count exceeds
     `setting.fragments`, the setting does not work.
     """
     wire_bytes = BITS[setting.wire] / 8

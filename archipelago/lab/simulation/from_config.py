@@ -38,7 +38,7 @@ from coordinator.state import Phase
 STEP_S = 1.0
 """The step time, in seconds, of an island whose speed is 1."""
 LEARNER_BACK_S, NODE_BACK_S, SYNCER_BACK_S = 8.0, 20.0, 3.0
-"""Seconds from a kill to the next process, as measured in docs/benchmarks.md (recovery)."""
+"""Seconds from a kill to the next process, as measured in docs/lab/benchmarks.md (recovery)."""
 LEEWAY = 4
 """The factor of the expected duration, and of the events, above which a run will not end."""
 

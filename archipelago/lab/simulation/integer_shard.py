@@ -57,7 +57,7 @@ class SimArithmetic(Arithmetic[Parcel, SimDifference, int, Saved]):
 
     def shared(self, p: Fragment) -> None:
         """Return None: there are no moments."""
-        return None
+        return
 
     def flaw(self, p: Fragment, payload: Parcel) -> str:
         """Return no flaw: every parcel is accepted."""

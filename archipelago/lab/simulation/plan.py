@@ -287,5 +287,6 @@ def _faults(
 LOSSY = frozenset({Trouble.CUT, Trouble.CUT_UP, Trouble.CUT_DOWN, Trouble.LOSS, Trouble.SHARD})
 """Troubles excluded where learners wait for adoption: none continues without a lost message.
 
-If a shard dies there, the syncer begins a new generation (docs/protocol.md, Durability).
+If a shard dies there, the syncer begins a new generation (docs/explanation/protocol.md,
+Durability).
 """

@@ -12,7 +12,7 @@ METHOD = "student-t, 95 %"
 """How intervals are computed.
 
 Differences of pairs are nearly normal, and there are few of them. A bootstrap of eight values is
-too narrow, and t is not (docs/studies.md).
+too narrow, and t is not (docs/lab/studies.md).
 """
 
 

@@ -23,7 +23,7 @@ class Timing(Table):
     """The duration of a merge."""
     gbit_s: Amount = 0.0
     """The bandwidth of an island's own link, where bytes queue; 0 is unlimited."""
-    back_s: Positive = 8.0  # docs/benchmarks.md: recovery
+    back_s: Positive = 8.0  # docs/lab/benchmarks.md: recovery
     """The time from a kill to the next process."""
 
     def passes_s(self, size_bytes: int) -> float:
