@@ -35,8 +35,11 @@ class IslandStatus(TypedDict):
     """The status of one island."""
 
     island: str
+    """The name of the island, such as local-0."""
     group: str
+    """The group that the island belongs to."""
     state: IslandState
+    """The state of its process or its learner."""
     incarnation: int
     """The incarnation of the present or last life; grows over the whole run, 0 before the first."""
     life: int
@@ -44,6 +47,7 @@ class IslandStatus(TypedDict):
     steps: int
     """Inner steps over all lives."""
     tokens_per_s: float
+    """Tokens trained per second; a moving average."""
     loss: float | None
     """The loss of the last step, in nats per token; None: not known."""
     why: str
@@ -64,8 +68,11 @@ class Figures(TypedDict):
     generation: int
     """The number of restarts of the syncer."""
     tokens_merged: int
+    """Tokens whose contributions are in the model."""
     tokens_discarded: int
+    """Tokens of contributions that were refused, overwritten or too old."""
     tokens_lost: int
+    """Tokens that died with a learner before it handed them in."""
     merge_age_s: float | None
     """Seconds since the last merge."""
     round_s: float | None
@@ -122,6 +129,7 @@ class FragmentStatus(TypedDict):
     """The status of one fragment."""
 
     fragment: int
+    """The number of the fragment, from 0."""
     version: int
     """The number of the public version, without its generation."""
     participants: list[str]
@@ -147,23 +155,31 @@ class RunStatus(TypedDict):
     """The status of a run."""
 
     run: str
+    """The name of the run."""
     t: int
     """The syncer's clock."""
     steps: int
     """The last syncer step of the run, T."""
     elapsed_s: float
+    """Seconds since the start of the run."""
     left_s: float | None
     """Estimated seconds to the end; None: not known yet."""
     phase: PhaseName
+    """The phase of the run."""
     islands: list[IslandStatus]
+    """The islands, with one that left until it is forgotten."""
     fragments: list[FragmentStatus]
+    """The fragments, in order."""
     participants: float
     """Islands in a merge; the mean of the recent merges."""
     alive: int
     """Learners that are live."""
     merges: int
+    """Outer steps so far, over all fragments."""
     tokens_trained: int
+    """Tokens that all islands have trained."""
     tokens_per_s: float
+    """Tokens that all islands train per second; a moving average."""
     heldout: list[tuple[int, float]]
     """The held-out curve, (t, loss of the syncer's model), oldest first; thinned out."""
     faults: int

@@ -1,7 +1,8 @@
 """The vocabulary of learners, syncer and shards: ids, versions, events, effects.
 
-Events carry facts and opaque references, never arrays. `docs/explanation/protocol.md` says what each
-one means and in which order the shell must carry out effects. Times are seconds of the syncer's clock.
+Events carry facts and opaque references, never arrays. `docs/explanation/protocol.md` says what
+each one means and in which order the shell must carry out effects. Times are seconds of the
+syncer's clock.
 """
 
 from __future__ import annotations

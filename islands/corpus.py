@@ -3,8 +3,8 @@
 A source is a set of files. Some of them are held out. The rest, joined, are cut into *windows* of
 `window + 1` tokens that share one token with their neighbour, so that every token is predicted once
 per epoch. Windows are shuffled by seed and epoch, and that endless order is handed out in *leases*
-(docs/explanation/protocol.md). Source, seed and a lease's number determine the windows of the lease.
-Neither tokens nor order are ever whole in memory.
+(docs/explanation/protocol.md). Source, seed and a lease's number determine the windows of the
+lease. Neither tokens nor order are ever whole in memory.
 
 This module uses no JAX: the checks of a configuration read a corpus too, without an accelerator.
 """

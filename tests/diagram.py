@@ -48,7 +48,7 @@ from coordinator.protocol import (
 )
 from coordinator.state import FragmentState, Stage, State, initial
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "protocol.md"
 SCHEDULES, SEED = 900, "diagram"
 NOBODY, NO_ROUND, SILENCE = "nobody", "no round", "silence"
 STAYS, VOID, REFUSED = "stays", "void", "refused"

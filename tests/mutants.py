@@ -548,7 +548,7 @@ MUTANTS = (
     Mutant(
         "said twice, freed",
         CONTRIBUTIONS,
-        "        return state, ()  # said twice; its bytes are needed",
+        "        return state, ()  # a repeated message; its bytes are needed",
         "        pass",
     ),
     Mutant(
@@ -1027,8 +1027,8 @@ MUTANTS = (
     Mutant(
         "parameters change in the middle of a step",
         LEARNER,
-        'else at its end."""\n    if state.busy:',
-        'else at its end."""\n    if False:',
+        'then its end serves them."""\n    if state.busy:',
+        'then its end serves them."""\n    if False:',
     ),
     Mutant(
         "in lock-step a late version is waited past",

@@ -24,6 +24,8 @@ WRITTEN_LATER = {"config.toml", "runs/second-chances.txt"}
 """Files that a page names and that a run or CI writes."""
 FOLDERS = (*PACKAGES, "tests", "docs", "examples", "dashboards")
 
+ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "AGENTS.md")
+
 Place = tuple[str, str]
 """A file and a name in it; an empty name means the file itself."""
 
@@ -136,16 +138,16 @@ def test_package_docstring_lists_every_module(package: str) -> None:
         assert not gone, f"{init.parent.name} has no {gone}"
 
 
-def test_readme_lists_every_package() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = text.partition("## Where things are")[2].split("```")[1]
-    listed = set(re.findall(r"^ *(\S+/)(?= |$)", block, re.MULTILINE))
-    assert {f"{package}/" for package in PACKAGES} <= listed
-    assert not [name for name in re.findall(r"(\w+)/", block) if not [*ROOT.glob(f"**/{name}")]]
+def test_agents_page_lists_every_package() -> None:
+    text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
+    block = text.partition("## Where things are")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(\w+)/`", block))
+    assert set(PACKAGES) <= named
+    assert not [name for name in named if not [*ROOT.glob(f"**/{name}")]]
 
 
 def pages() -> list[Path]:
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [ROOT / name for name in ROOT_PAGES] + [*sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -196,7 +198,7 @@ def test_fault_table_lists_every_kind() -> None:
 
 
 def faults() -> list[list[str]]:
-    return rows("docs/howto/clusters.md", "who can have it")
+    return rows("docs/howto/inject-faults.md", "who can have it")
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:

@@ -39,7 +39,12 @@ def test_removed_guard_is_noticed(what: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_harmless_mutant_is_not_noticed() -> None:
-    harmless = Mutant("another word", "coordinator/quorum.py", "May this round", "Shall this round")
+    harmless = Mutant(
+        "another word",
+        "coordinator/quorum.py",
+        "whether a round may close",
+        "whether a round shall close",
+    )
     caught = try_out(harmless, ENOUGH)
     assert not caught.test
     assert not caught.schedule

@@ -21,7 +21,8 @@ REFUSED_PAIRS = {("The", "same"), ("That", "of")}
 def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield line and text of each string that stands as a statement: also under fields."""
     for node in ast.walk(tree):
-        for statement in getattr(node, "body", None) or []:
+        body = getattr(node, "body", None)  # a lambda has one, too, which is no list
+        for statement in body if isinstance(body, list) else []:
             if (
                 isinstance(statement, ast.Expr)
                 and isinstance(statement.value, ast.Constant)

@@ -7,6 +7,7 @@ the result; it decides nothing. A command imports Ray and JAX only when it needs
     main             the console script: registers the commands, turns errors into exit codes
     start            init, demo, dashboards
     train            run, submit, and the job of a submitted run
+    run_header       the lines that a run prints before it trains
     control          scale, drain, chaos, save, stop
     watch            status and top
     replay           replay

@@ -4,13 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SUMMARY_KEYS = (
-    "heldout_loss", "sample_heldout_loss", "initial_heldout_loss", "tokens_trained",
-    "tokens_merged", "tokens_discarded", "tokens_lost", "tokens_outstanding", "merges",
-    "mean_participants", "goodput", "uptime", "failures",
-    "faults", "recovery_s", "max_merge_gap_s", "up_bytes_per_token", "down_bytes_per_token",
-    "rejected_contributions", "effective_overlap", "wall_s", "global_sha256",
-)  # fmt: skip
+SUMMARY_FIELDS = {
+    "heldout_loss": "Held-out loss of the final model, in nats per token, over 512 windows.",
+    "sample_heldout_loss": "The same over the 64 windows that a live run evaluates.",
+    "initial_heldout_loss": "Held-out loss of the initial model, in nats per token.",
+    "tokens_trained": "Tokens that all islands have trained; the next four add up to it.",
+    "tokens_merged": "Tokens whose contributions are in the model.",
+    "tokens_discarded": "Tokens of contributions that were refused, overwritten or too old.",
+    "tokens_lost": "Tokens that died with a learner before it handed them in.",
+    "tokens_outstanding": "Tokens that were not handed in before the end.",
+    "merges": "Outer steps, over all fragments.",
+    "mean_participants": "Islands in a merge, mean over all merges.",
+    "goodput": "Seconds of computation over the seconds that islands held their devices.",
+    "uptime": "Share of the time from the first step to the end in which some learner advanced.",
+    "failures": "Islands' failures by reason: exceptions, useless messages, a full object store.",
+    "faults": "Faults that were injected on purpose.",
+    "recovery_s": "Seconds from each fault to the island's next accepted contribution.",
+    "max_merge_gap_s": "Longest time between two merges, in seconds.",
+    "up_bytes_per_token": "Bytes of contributions per trained token.",
+    "down_bytes_per_token": "Bytes of publications per trained token.",
+    "rejected_contributions": "Contributions that the gate refused.",
+    "effective_overlap": "Inner steps from a hand-in to the adoption after it, mean.",
+    "wall_s": "Seconds from the start of the run to its end.",
+    "global_sha256": "SHA-256 of the final fragments, in order, as little-endian float32.",
+}
+"""The keys of `summary.json`, in order, and their meaning."""
+SUMMARY_KEYS = tuple(SUMMARY_FIELDS)
 """The keys of a summary, in order."""
 
 

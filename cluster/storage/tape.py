@@ -34,11 +34,17 @@ ROW = pa.schema(
         ("chain", pa.uint32()),
     ]
 )
-"""The columns of a row; there is one row for each event, in order.
-
-`event`: its fields as JSON. `answer`: the `checksum` of the effects. `chain`: crc32 of the row and
-of the chain before it, so that no row can be changed, lost or moved unnoticed.
-"""
+"""The columns of a row; there is one row for each event, in order."""
+ROW_FIELDS = {
+    "seq": "Number of the event in its run, from 0.",
+    "now_s": "The syncer's clock when it heard the event, in seconds.",
+    "kind": "The type of the event.",
+    "event": "The fields of the event, as JSON.",
+    "answer": "`checksum` of the effects with which the rules answered; 0 if there were none.",
+    "chain": "CRC-32 of the row and of the chain before it: no row can be changed, lost or moved "
+    "unnoticed.",
+}
+"""The meaning of each column."""
 FLUSH_EVENTS = 512
 """Events after which a flush is due at the latest."""
 SILENCE_S = 5.0

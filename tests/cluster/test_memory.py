@@ -59,7 +59,7 @@ def terms_of(config: Config) -> list[Term]:
 
 
 def test_memory_page_has_each_term_with_its_key() -> None:
-    page = (ROOT / "docs" / "memory.md").read_text()
+    page = (ROOT / "docs" / "explanation" / "memory.md").read_text()
     rows = {
         cells[1].strip(): cells for line in page.splitlines() if len(cells := line.split("|")) > 4
     }
