@@ -20,7 +20,14 @@ from cluster.config.fault_kinds import FAULTS
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("coordinator", "islands", "cluster", "archipelago")
-WRITTEN_LATER = {"config.toml", "runs/second-chances.txt"}
+WRITTEN_LATER = {
+    "config.toml",
+    "CONFIG.toml",
+    "CLUSTER.toml",
+    "STUDY.toml",
+    "PLAN.toml",
+    "runs/second-chances.txt",
+}
 """Files that a page names and that a run or CI writes."""
 FOLDERS = (*PACKAGES, "tests", "docs", "examples", "dashboards")
 

@@ -62,7 +62,7 @@ class FailurePolicy(Table):
     deaths: Count = 5
     """Deaths of an island without a contribution in between, until the fleet gives up."""
     exceptions: Count = 3
-    """The same limit for deaths by an exception of the program."""
+    """Limit for deaths by an exception of the program."""
     then: Literal["set aside", "stop"] = "set aside"
     """Reaction to an island at one of these limits.
 
@@ -76,7 +76,7 @@ class FailurePolicy(Table):
     longest_delay_s: Positive = 60.0
     """The longest delay before a restart, in seconds."""
     hang: Literal["replace", "wait"] = "replace"
-    """What to do with an island that is silent but not dead: replace its process, or wait."""
+    """Reaction to an island that is silent but not dead: replace its process, or wait."""
     hang_s: Positive = 300.0
     """Seconds of silence after which an island hangs."""
     drain_s: Positive = 60.0
