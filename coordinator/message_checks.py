@@ -225,8 +225,9 @@ def _count(name: str, value: object, most: int = MOST) -> Iterator[str]:
 
 
 def _seconds(name: str, value: object) -> Iterator[str]:
-    wrong = not isinstance(value, float | int) or isinstance(value, bool)
-    if wrong or not abs(value) <= MOST:  # a NaN compares false; `math.isfinite` fails on large ints
+    """Check for a finite number of seconds; `math.isfinite` itself fails on a huge integer."""
+    number = value if isinstance(value, float | int) and not isinstance(value, bool) else None
+    if number is None or not -MOST <= number <= MOST:  # a NaN compares false
         yield f"{name} is {_shown(value)}, not a time"
 
 

@@ -15,12 +15,12 @@ import pytest
 import typer.main
 import yaml
 
-import archipelago.cli.main
+import archipelago.cli.main as command_line
 from archipelago.cli.options import app
 from cluster.config.load import draft
 from cluster.config.schema import Config
 
-del archipelago.cli.main  # it registers the commands
+assert command_line.app is app, "importing it registers the commands"
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "AGENTS.md", *(ROOT / "docs").rglob("*.md")])

@@ -30,7 +30,7 @@ def blocks(name: str) -> list[str]:
 
 @contextmanager
 def terminal(here: Place) -> Generator[Path]:
-    """A folder, and everything that is started in it ended by its process id afterwards."""
+    """Make a folder; afterwards end everything that was started in it, by process id."""
     folder = here.folder / "work"
     folder.mkdir()
     try:
