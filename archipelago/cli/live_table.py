@@ -13,7 +13,12 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from archipelago.cli.formatting import GAP, WIDTH, amount, duration, number, sparkline
-from archipelago.cli.status_lines import damage_of, judging_progress, why_not_durable
+from archipelago.cli.status_lines import (
+    damage_of,
+    judging_progress,
+    participants,
+    why_not_durable,
+)
 from cluster.status import FragmentStatus, IslandStatus, RunStatus
 
 BAR = 30
@@ -83,7 +88,7 @@ def _figures(status: RunStatus) -> RenderableType:
     )
     facts = Text.assemble(
         *_fact("merges", str(status["merges"])),
-        *_fact("participants", f"{status['participants']:.1f}" if status["merges"] else "-"),
+        *_fact("participants", participants(status) if status["merges"] else "-"),
         *_fact("alive", f"{alive} of {total}", "" if alive == total else "red"),
         *_fact("tokens", amount(status["tokens_trained"])),
         *_fact("per s", amount(status["tokens_per_s"])),

@@ -24,7 +24,7 @@ def line(status: RunStatus) -> str:
         f"t {status['t']}/{status['steps']}",
         f"held-out {number(heldout[-1][1], 3) if heldout else '-'}",
         f"merges {status['merges']}",
-        f"participants {status['participants']:.1f}, {status['alive']} alive",
+        f"participants {participants(status)}, {status['alive']} alive",
         f"tokens {amount(status['tokens_trained'])}, {amount(status['tokens_per_s'])}/s",
         "left -" if status["left_s"] is None else f"left {duration(status['left_s'])}",
     ]
@@ -34,6 +34,13 @@ def line(status: RunStatus) -> str:
         parts.append(", ".join(away))
     parts.extend(f"ALERT {alert}" for alert in status.get("alerts", ()))
     return "  ".join(parts)
+
+
+def participants(status: RunStatus) -> str:
+    """Return the mean participants of recent merges; say so where they exceed the islands alive."""
+    mean = status["participants"]
+    recent = " in recent merges" if round(mean, 1) > status["alive"] else ""
+    return f"{mean:.1f}{recent}"
 
 
 def announce(before: RunStatus | None, after: RunStatus) -> list[str]:

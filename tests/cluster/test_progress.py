@@ -203,6 +203,13 @@ def test_plain_line_is_ascii() -> None:
     assert line(status).isascii()
 
 
+def test_participants_above_the_islands_alive_are_explained() -> None:
+    fewer = a_status()
+    fewer["alive"] = 3
+    assert "  participants 3.6 in recent merges, 3 alive  " in line(fewer)
+    assert "participants 3.6 in recent merges alive" in row(text(render(fewer)), "merges")
+
+
 def then(before: Any, **of_island_2: object) -> Any:
     after = copy.deepcopy(before)
     after["islands"][2] |= of_island_2

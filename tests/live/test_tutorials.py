@@ -11,10 +11,12 @@ import subprocess
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
+from cluster.storage.run_files import RUN_FILES
 from tests.live.cli import ROOT, Place, last_status, place, until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
@@ -26,6 +28,12 @@ STARTED_S = 120.0
 def blocks(name: str) -> list[str]:
     """Return the commands of a tutorial, one string for each bash block."""
     return re.findall(r"^```bash\n(.*?)^```", (TUTORIALS / name).read_text("utf-8"), re.M | re.S)
+
+
+def listed() -> list[str]:
+    """Return the patterns of the names that the reference lists for a run directory."""
+    names = (name for row in RUN_FILES for name in row.split(", "))
+    return [name.rstrip("/").replace("owner-N", "owner-*") for name in names]
 
 
 @contextmanager
@@ -71,7 +79,9 @@ def test_first_run() -> None:
         parts = ("merged", "discarded", "lost", "outstanding")
         assert sum(summary[f"tokens_{part}"] for part in parts) == summary["tokens_trained"] > 0
         assert summary["heldout_loss"] < summary["initial_heldout_loss"]
-        assert (run / "model.safetensors").exists()
+        left = {path.name for path in run.iterdir()}
+        assert not [name for name in left if not any(fnmatch(name, each) for each in listed())]
+        assert "model.safetensors" in left
         assert "no problem was found, and nothing was started" in said
         assert "did you mean every?" in said
 
