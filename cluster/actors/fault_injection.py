@@ -11,6 +11,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 
 import ray
 
@@ -35,6 +36,8 @@ class Breakable:
     def fill(self, for_s: float) -> None:
         """Have writes beyond `FULL_BYTES` of a file fail for `for_s` seconds, as on a full disk."""
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if before[0] == FULL_BYTES:
+            return  # the fault under way restores the limit
         resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, before[1]))
         restore = (resource.RLIMIT_FSIZE, before)
         threading.Timer(for_s, resource.setrlimit, restore).start()
@@ -57,15 +60,23 @@ class BreakableIsland(Breakable):
 class Cable:
     """An island's connection, which can be cut for a while: calls then hang, as on a dead link."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._monotonic, self._sleep = monotonic, sleep
         self._healed_s = 0.0
 
     def cut(self, for_s: float) -> None:
         """Cut the connection for `for_s` seconds."""
-        self._healed_s = time.monotonic() + for_s
+        self._healed_s = max(self._healed_s, self._monotonic() + for_s)
 
     def passes(self, within_s: float = float("inf")) -> bool:
         """Wait until the connection is whole; return False if that takes longer than `within_s`."""
-        left_s = self._healed_s - time.monotonic()
-        time.sleep(max(0.0, min(left_s, within_s)))
-        return left_s <= within_s
+        given_up_s = self._monotonic() + within_s
+        while (now_s := self._monotonic()) < self._healed_s:  # which a second cut may postpone
+            if now_s >= given_up_s:
+                return False
+            self._sleep(min(self._healed_s, given_up_s) - now_s)
+        return True

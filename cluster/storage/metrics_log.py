@@ -30,7 +30,8 @@ class MetricsLog:
 
         Errors: `OSError` if the file cannot be created.
         """
-        self._path, self._most = path, most_mb * MEGABYTE
+        self._path, self._limit = path, most_mb * MEGABYTE
+        self._most = self._limit
         self._lines = Lines(path)
 
     def write(self, line: str) -> None:
@@ -57,7 +58,7 @@ class MetricsLog:
         finally:
             aside.unlink(missing_ok=True)
         self._lines.close()
-        self._lines = Lines(self._path)
+        self._lines, self._most = Lines(self._path), self._limit
 
 
 def _thinned(lines: Iterator[bytes], older: int) -> Iterator[bytes]:

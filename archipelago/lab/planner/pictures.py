@@ -76,7 +76,7 @@ def _figure(mode: str, path: Path) -> Generator[Figure]:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UserMistake(
-            "pictures need matplotlib, an optional extra: pip install 'archipelago[pictures]'"
+            "pictures need matplotlib, an optional extra: pip install 'archipelago-diloco[lab]'"
         ) from error
     ink, faint = INK[mode], FAINT[mode]
     colours = dict.fromkeys(

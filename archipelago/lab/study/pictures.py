@@ -32,7 +32,7 @@ SETTINGS: dict[Any, Any] = {
 def drawn(result: Result, folder: Path) -> list[Path]:
     """Draw the curves and the gaps, and return the files.
 
-    The list is empty without matplotlib (the extra `pictures`).
+    The list is empty without matplotlib (the extra `lab`).
     """
     try:
         import matplotlib as mpl
