@@ -38,10 +38,10 @@ def intruders(folders: Iterable[Path] = (), *, ours: Path = OURS) -> list[str]:
                     "another folder"
                 ] = None
     for name in ALL_PACKAGES:
-        there = _imported_from(name)
-        if there is not None and not _same(there, ours / name):
+        location = _imported_from(name)
+        if location is not None and not _same(location, ours / name):
             found.setdefault(
-                f"{there} is imported in place of this project's package {name}: take it out of "
+                f"{location} is imported in place of this project's package {name}: take it out of "
                 "PYTHONPATH, or uninstall it"
             )
     found |= dict.fromkeys(_overwritten(ours))

@@ -60,13 +60,13 @@ def user_sha256(target: str | None) -> str:
     """
     if target is None:
         return ""
-    digest, todo, done = hashlib.sha256(), {_top(target.partition(":")[0])}, set[str]()
+    digest, pending, done = hashlib.sha256(), {_top(target.partition(":")[0])}, set[str]()
     found: dict[str, bytes] = {}
-    while todo:
-        done.add(name := todo.pop())
+    while pending:
+        done.add(name := pending.pop())
         for path, content in _files_of(name):
             found[path] = content
-            todo |= _imported_by(content) - done
+            pending |= _imported_by(content) - done
     for path, content in sorted(found.items()):
         digest.update(f"{path}\0{len(content)}\0".encode())
         digest.update(content)
@@ -94,8 +94,10 @@ def _files_of(name: str) -> Iterator[tuple[str, bytes]]:
     for location in map(Path, spec.submodule_search_locations):
         if not _is_own(location):
             continue
-        for folder, below, files in os.walk(location):
-            below[:] = [each for each in below if not each.startswith((".", "__pycache__"))]
+        for folder, subfolders, files in os.walk(location):
+            subfolders[:] = [
+                each for each in subfolders if not each.startswith((".", "__pycache__"))
+            ]
             for file in (Path(folder, each) for each in files if each.endswith(".py")):
                 yield f"{name}/{file.relative_to(location).as_posix()}", file.read_bytes()
 
@@ -103,8 +105,8 @@ def _files_of(name: str) -> Iterator[tuple[str, bytes]]:
 def _is_own(path: Path) -> bool:
     """Return whether a path is neither installed nor part of Python."""
     installed = [sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")]
-    apart = {"site-packages", "dist-packages"} & set(path.parts)
-    return not apart and not any(path.is_relative_to(each) for each in installed)
+    package_folders = {"site-packages", "dist-packages"} & set(path.parts)
+    return not package_folders and not any(path.is_relative_to(each) for each in installed)
 
 
 def _imported_by(content: bytes) -> set[str]:

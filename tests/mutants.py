@@ -1122,8 +1122,8 @@ MUTANTS = (
     Mutant(
         "a spare takes over what only begins",
         ISLANDS,
-        "again = self.holding.incarnation if self.starts > 1 else self.holding.restarted",
-        "again = self.holding.incarnation",
+        "restarted = self.holding.incarnation if self.starts > 1 else self.holding.restarted",
+        "restarted = self.holding.incarnation",
     ),
     Mutant(
         "failures are never forgiven",

@@ -101,11 +101,11 @@ class Directory:
                 await asyncio.sleep(AGAIN_S)
 
     def _answered(self, name: str, sought: asyncio.Future[Actor]) -> None:
-        there = not sought.cancelled() and sought.exception() is None
+        exists = not sought.cancelled() and sought.exception() is None
         if self._sought.get(name) is not sought:
             return  # the name was forgotten meanwhile
         del self._sought[name]
-        if there:
+        if exists:
             self._known[name] = sought.result()
 
     def forget(self, name: str) -> None:

@@ -82,10 +82,10 @@ class DonorMoments:
             return None
         leaves = 1 + max((each.leaf for each in pieces), default=-1)
         others = None if self.share is None else self.share(pieces, leaves)
-        mine = self.pulled([each for each in pieces if each.host == 0], leaves)
+        own_share = self.pulled([each for each in pieces if each.host == 0], leaves)
         if others is not None:
             self._all_have(others)
-        return mine
+        return own_share
 
     def _all_have(self, others: list[ray.ObjectRef]) -> None:
         """Wait until all other hosts of this island have their share.
@@ -94,8 +94,8 @@ class DonorMoments:
         """
         while ray.wait(others, num_returns=len(others), timeout=LOOK_S)[1]:
             self._goes_on()
-        if whys := [why for why in ray.get(others) if why is not None]:
-            raise Unreachable(f"another host of this island has none: {whys[0]}")
+        if reasons := [why for why in ray.get(others) if why is not None]:
+            raise Unreachable(f"another host of this island has none: {reasons[0]}")
 
     def pulled(self, pieces: Sequence[MomentPieceRef], leaves: int) -> list[NDArray[Any]]:
         """Pull these pieces, and return this host's share of each leaf; `leaves` is their number.

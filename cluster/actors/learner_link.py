@@ -91,8 +91,8 @@ class RayLink:
         """
         if self._relievable and (now := self.role(warm=False)) != event.island:
             raise Relieved(f"a spare is {event.island} now; {self._seat} is {now or 'a spare'}")
-        mine = event, source_sha256(), self._seat, self._code
-        answer, self._others = self._calls.insist(SYNCER, "join", *mine)
+        arguments = event, source_sha256(), self._seat, self._code
+        answer, self._others = self._calls.insist(SYNCER, "join", *arguments)
         self._joining = answer if isinstance(answer, Granted) else None
         return answer
 
@@ -123,9 +123,11 @@ class RayLink:
         if (granted := self._joining) is None:
             self._said_s = time.monotonic()
             return True
-        nothing = Report(granted.life, Progress(0, 0, granted.leases[0]), 0.0)
+        empty_report = Report(granted.life, Progress(0, 0, granted.leases[0]), 0.0)
         try:
-            if isinstance(self._calls.ask(SYNCER, "report", nothing, Vitals(math.nan), ()), Void):
+            if isinstance(
+                self._calls.ask(SYNCER, "report", empty_report, Vitals(math.nan), ()), Void
+            ):
                 return False
         except Unreachable as error:
             logging.info("%s", error)

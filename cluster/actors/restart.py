@@ -27,9 +27,9 @@ def source_differs(source: str, ours: str) -> str | None:
 
     `ours`: names the process to compare with, such as "the syncer's".
     """
-    if source == (mine := source_sha256()):
+    if source == (own_source := source_sha256()):
         return None
-    return f"its source is {source}, {ours} is {mine}: update its node"
+    return f"its source is {source}, {ours} is {own_source}: update its node"
 
 
 def start_over(why: str) -> NoReturn:

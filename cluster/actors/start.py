@@ -93,12 +93,12 @@ def start_shard(
     with the labels of `sync.shard_labels` will do. `owner`: as in `start_syncer`.
     """
     env = KEEP_PAGES | (CPU_ENV if config.sync.outer.target else {})  # optax needs JAX
-    there: dict[str, Any] = {}
+    placement: dict[str, Any] = {}
     if node is not None:
-        else_ = {"label_selector": dict(config.sync.shard_labels or {})}
-        there = {"label_selector": {NODE_ID: node}, "fallback_strategy": [else_]}
+        fallback = {"label_selector": dict(config.sync.shard_labels or {})}
+        placement = {"label_selector": {NODE_ID: node}, "fallback_strategy": [fallback]}
     code = user_sha256(config.sync.outer.target)
-    return _start(ShardActor, name, home, env, there).remote(
+    return _start(ShardActor, name, home, env, placement).remote(
         config.model_dump_json(), home.namespace, str(run_dir), code, owner
     )
 
@@ -112,9 +112,9 @@ def start_evaluator(
     """
     machines = config.monitor.evaluator
     env = {name: each for name, each in environment_of(machines).items() if name not in KEEP_PAGES}
-    there = home.near() if devices is None else {"scheduling_strategy": devices}
-    there |= devices_of(machines)
-    actor = _start(EvaluatorActor, EVALUATOR, home, env, there, groups={"asking": 1})
+    placement = home.near() if devices is None else {"scheduling_strategy": devices}
+    placement |= devices_of(machines)
+    actor = _start(EvaluatorActor, EVALUATOR, home, env, placement, groups={"asking": 1})
     return actor.remote(config.model_dump_json(), home.namespace)
 
 
@@ -165,8 +165,8 @@ def _start(
 ) -> Actor:
     """Prepare an actor with its options; `groups` gives numbers of threads by kind of call."""
     place = where or home.near()
-    made: Any = ray.remote(concurrency_groups=dict(groups)) if groups else ray.remote  # type: ignore[call-overload]
-    return made(kind).options(**home.options(name, env), **{"num_cpus": 0, **place})
+    remote: Any = ray.remote(concurrency_groups=dict(groups)) if groups else ray.remote  # type: ignore[call-overload]
+    return remote(kind).options(**home.options(name, env), **{"num_cpus": 0, **place})
 
 
 NODE_ID = "ray.io/node-id"

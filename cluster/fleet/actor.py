@@ -42,12 +42,12 @@ class FleetActor(Breakable):
     ) -> None:
         setup_logging()
         watch_process(log_only)
-        plain, folder = Config.model_validate_json(config, strict=False), Path(run_dir)
+        parsed_config, folder = Config.model_validate_json(config, strict=False), Path(run_dir)
         self._fleet = Fleet(
-            plain,
+            parsed_config,
             folder,
             namespace,
-            RayBackend(plain, folder, Home(namespace, detached=detached)),
+            RayBackend(parsed_config, folder, Home(namespace, detached=detached)),
             detached=detached,
             auth=auth,
             token=token,
@@ -121,6 +121,6 @@ def start_fleet(
     actor = ray.remote(FleetActor).options(
         **options, **home.near(), num_cpus=0, max_concurrency=FLEET_THREADS
     )
-    token, plain = uuid4().hex, config.model_dump_json()
-    where = (plain, str(run_dir), home.namespace, home.detached)
-    return actor.remote(*where, auth, token, resumes, from_stored)
+    token, config_json = uuid4().hex, config.model_dump_json()
+    arguments = (config_json, str(run_dir), home.namespace, home.detached)
+    return actor.remote(*arguments, auth, token, resumes, from_stored)

@@ -92,10 +92,10 @@ class CoreActors:
         """Make the initial model, give each shard its fragments, and open the syncer."""
         layout = self._insist(EVALUATOR, "layout")
         for name, own in self._fragments_of.items():
-            there, said = list[Fragment](), ""  # a shard that is restarted has none again
-            while missing := [p for p in own if p not in there]:
-                there, said = self._seed(name, layout, missing[0])
-            log.info("%s has its fragments%s%s", name, said and "; ", said)
+            seeded, message = list[Fragment](), ""  # a shard that is restarted has none again
+            while missing := [p for p in own if p not in seeded]:
+                seeded, message = self._seed(name, layout, missing[0])
+            log.info("%s has its fragments%s%s", name, message and "; ", message)
         self._insist(SYNCER, "open", layout)
         self._cluster.tell(
             self._actors[EVALUATOR], "initial_loss"
@@ -133,8 +133,8 @@ class CoreActors:
 
     def count_fault(self, victim: str) -> None:
         """Have the syncer count a fault that was injected; may be called from any thread."""
-        within = patience(CALL_TIMEOUT_S)
-        self._cluster.ask(self._actors[SYNCER], "fault", Island(victim), meanwhile=within)
+        check_timeout = patience(CALL_TIMEOUT_S)
+        self._cluster.ask(self._actors[SYNCER], "fault", Island(victim), meanwhile=check_timeout)
 
     def judge(self) -> None:
         """Have the model evaluated if it is time; a failure is only counted."""
@@ -191,8 +191,8 @@ class CoreActors:
     def _ask(self, name: str, method: str, *arguments: object) -> Any:
         """Return an actor's answer; one that hangs meanwhile is restarted, and is `Unavailable`."""
         self.watchdog.waits_for(name)
-        looks = partial(self.watchdog.look, waiting_for=name)
-        return self._cluster.ask(self._actors[name], method, *arguments, meanwhile=looks)
+        watch = partial(self.watchdog.look, waiting_for=name)
+        return self._cluster.ask(self._actors[name], method, *arguments, meanwhile=watch)
 
     def _insist(self, name: str, method: str, *arguments: object) -> Any:
         """Retry a call while the actor is being restarted, since nothing can go on without it."""

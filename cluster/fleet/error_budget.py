@@ -63,7 +63,7 @@ class ErrorBudget:
         """
         while True:
             try:
-                came = step()
+                result = step()
             except ArchipelagoError:
                 raise
             except Exception as error:  # noqa: BLE001 - counted, and raised in the end
@@ -72,4 +72,4 @@ class ErrorBudget:
                 time.sleep(pause_s)
                 continue
             self.over()
-            return came
+            return result

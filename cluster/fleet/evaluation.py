@@ -90,10 +90,10 @@ class EvaluationSchedule:
     def look(self) -> Unjudged | None:
         """Check the evaluation under way, or begin one if it is time; return why one has failed."""
         if self._pending is not None:
-            if (said := self._settled(self._pending, 0.0)) is None:
+            if (result := self._settled(self._pending, 0.0)) is None:
                 return None
             self._pending = None
-            return said if isinstance(said, Unjudged) else None
+            return result if isinstance(result, Unjudged) else None
         if self._now_s() - self._looked_s >= self._every_s:
             self._looked_s = self._now_s()
             self._note()
@@ -132,19 +132,19 @@ class EvaluationSchedule:
         self._pending = None
         self._note()
         self._began = self._batches()
-        said = {
+        results = {
             "heldout_loss": self._insisted(enough, "loss", [*versions]),
             "sample_heldout_loss": self._insisted(enough, "sample", [*versions]),
             "initial_heldout_loss": self._insisted(enough, "initial_loss"),
         }
         missing = [
-            f"there is no {figure}: its evaluation {what or 'was cut short'}"
-            for figure, what in said.items()
-            if not isinstance(what, EvaluationResult)
+            f"there is no {figure}: its evaluation {result or 'was cut short'}"
+            for figure, result in results.items()
+            if not isinstance(result, EvaluationResult)
         ]
         losses = {
-            k: what.value if isinstance(what, EvaluationResult) else None
-            for k, what in said.items()
+            k: result.value if isinstance(result, EvaluationResult) else None
+            for k, result in results.items()
         }
         return FinalEvaluation(losses, "; ".join(missing) or None)
 
@@ -161,14 +161,14 @@ class EvaluationSchedule:
         for _ in range(DEATHS):
             if enough():
                 return None
-            pending, said = self._begun(method, *arguments), None
-            while said is None:
+            pending, result = self._begun(method, *arguments), None
+            while result is None:
                 self._note()
-                said = self._settled(pending, POLL_S)
-                if said is None and enough():
+                result = self._settled(pending, POLL_S)
+                if result is None and enough():
                     return None
-            if said is not Unjudged.DIED:
-                return said
+            if result is not Unjudged.DIED:
+                return result
         return Unjudged.DIED
 
     def _begun(self, method: str, *arguments: object) -> Pending:

@@ -92,13 +92,13 @@ class Exporter:
         problem = None
         if self._wanted and self._server is None:
             problem = self._listen()
-        for write_it in [*self._left]:
+        for write_file in [*self._left]:
             try:
-                write_it()
-                self._left.remove(write_it)
+                write_file()
+                self._left.remove(write_file)
             except OSError as error:
-                said = f"other terminals or Prometheus cannot find the run: {error}"
-                problem = problem or said
+                message = f"other terminals or Prometheus cannot find the run: {error}"
+                problem = problem or message
         return problem
 
     def _listen(self) -> str | None:
@@ -113,9 +113,9 @@ class Exporter:
                 "0 takes a free one"
             )
         address = f"{host}:{self._server[0].server_port}"
-        said = [{"targets": [address], "labels": {"job": "archipelago"}}]
+        targets = [{"targets": [address], "labels": {"job": "archipelago"}}]
         self._left.append(partial(write_token, self._run_dir, self._token))
-        self._left += [partial(write_json, file, said) for file in self._files]
+        self._left += [partial(write_json, file, targets) for file in self._files]
         return None
 
     def stop(self) -> None:

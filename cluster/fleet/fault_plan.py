@@ -31,11 +31,11 @@ class FaultPlan:
         `t`: the syncer's clock; `live`: islands whose learner is live. A fault of an island that is
         not live waits until it is.
         """
-        there = live | {*SERVICES}
+        targets = live | {*SERVICES}
         return {
             number: fault
             for number, fault in enumerate(self._faults)
-            if number not in self._done and fault.at_step <= t and fault.island in there
+            if number not in self._done and fault.at_step <= t and fault.island in targets
         }
 
     def struck(self, number: int) -> None:

@@ -137,9 +137,9 @@ def application(
 
         match environ.get("PATH_INFO"):
             case "/healthz":
-                there = status() is not None
-                state = "200 OK" if there else "503 Service Unavailable"
-                return said(state, "ok\n" if there else "starting\n", "text/plain")
+                is_up = status() is not None
+                state = "200 OK" if is_up else "503 Service Unavailable"
+                return said(state, "ok\n" if is_up else "starting\n", "text/plain")
             case path if not (_has(token, environ) or (path != "/status" and _local(environ))):
                 why = "a bearer token is needed: it is in the run directory, file `token`\n"
                 return said("401 Unauthorized", why, "text/plain")
@@ -154,19 +154,19 @@ def application(
 
 
 def _has(token: str, environ: Mapping[str, Any]) -> bool:
-    given = str(environ.get("HTTP_AUTHORIZATION", ""))
-    return hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
+    header = str(environ.get("HTTP_AUTHORIZATION", ""))
+    return hmac.compare_digest(header.encode(), f"Bearer {token}".encode())
 
 
 def _local(environ: Mapping[str, Any]) -> bool:
     """Return whether the caller is on this machine, and has addressed it as such."""
     host = str(environ.get("HTTP_HOST", ""))
     try:
-        named = urlsplit(f"//{host}").hostname if host else None
+        hostname = urlsplit(f"//{host}").hostname if host else None
     except ValueError:
         return False
     return _loopback(str(environ.get("REMOTE_ADDR", ""))) and (
-        named in (None, "localhost") or _loopback(named)
+        hostname in (None, "localhost") or _loopback(hostname)
     )
 
 

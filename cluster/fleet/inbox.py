@@ -84,10 +84,10 @@ class IslandInbox:
             self._said.heard.pop(seat, None)
             if posting is None:
                 return 0.0
-            begun = sum(
-                isinstance(it, ProcessStarted) and it.seat == seat for it in self._said.words
+            unread_starts = sum(
+                isinstance(word, ProcessStarted) and word.seat == seat for word in self._said.words
             )
-            return delay_s(self._policy, posting.starts + begun - 1)
+            return delay_s(self._policy, posting.starts + unread_starts - 1)
 
     def role(self, seat: Seat, now_s: float, *, warm: bool) -> Island | None:
         """Return the island of the process at this seat; None for a spare.
@@ -116,8 +116,8 @@ class IslandInbox:
     def take(self) -> InboxContents:
         """Return the messages since the last call."""
         with self._lock:
-            said, self._said = self._said, InboxContents()
-        return said
+            contents, self._said = self._said, InboxContents()
+        return contents
 
     def post(self, postings: Mapping[Seat, SeatAssignment]) -> None:
         """Answer processes from these assignments from now on."""

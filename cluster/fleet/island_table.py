@@ -45,9 +45,9 @@ class HeldIsland:
     def begins(self) -> None:
         """Count one more process of this island that begins."""
         self.starts += 1
-        again = self.holding.incarnation if self.starts > 1 else self.holding.restarted
+        restarted = self.holding.incarnation if self.starts > 1 else self.holding.restarted
         self.holding = replace(
-            self.holding, failures=self.starts - 1, silent_since_s=None, restarted=again
+            self.holding, failures=self.starts - 1, silent_since_s=None, restarted=restarted
         )
 
     def move(self, hold: Hold, why: str) -> None:
@@ -136,8 +136,8 @@ class Islands:
 
     def note_processes(self) -> None:
         """Take in the messages of processes since the last look."""
-        said = self._inbox.take()
-        for word in said.words:
+        contents = self._inbox.take()
+        for word in contents.words:
             it = None if word.island is None else self._held.get(word.island)
             match word:
                 case ProcessStarted(seat, None, at_s):
@@ -150,32 +150,32 @@ class Islands:
                     it.holding = replace(it.holding, breakages=it.holding.breakages + 1)
                 case _:
                     pass  # another process runs this island by now
-        for seat, heard in said.heard.items():
-            self.spares.heard(seat, heard.at_s, warm=heard.warm)
+        for seat, heartbeat in contents.heard.items():
+            self.spares.heard(seat, heartbeat.at_s, warm=heartbeat.warm)
         self.post()
 
     def note_learners(self, view: View) -> None:
         """Take in the syncer's view of the learners."""
-        for island, said in view.islands.items():
+        for island, island_view in view.islands.items():
             if (it := self._held.get(island)) is None:
                 continue
             if it.traceback and it.broke_as is None:
-                it.broke_as = said.incarnation
+                it.broke_as = island_view.incarnation
             if it.holding.hold in (Hold.RUNNING, Hold.DRAINING):
                 silent_s = it.holding.silent_since_s
-                if said.learner != "lost":
+                if island_view.learner != "lost":
                     silent_s = None
                 elif it.holding.learner not in ("starting", "lost"):
                     # a loss from before its process began does not count
                     silent_s = time.monotonic()
                 it.holding = replace(
                     it.holding,
-                    learner=said.learner,
+                    learner=island_view.learner,
                     silent_since_s=silent_s,
-                    incarnation=said.incarnation,
+                    incarnation=island_view.incarnation,
                 )
-            if said.contributions > it.contributions:
-                it.contributions, it.starts = said.contributions, 1
+            if island_view.contributions > it.contributions:
+                it.contributions, it.starts = island_view.contributions, 1
                 it.holding = replace(it.holding, failures=0, breakages=0)
         self.post()
 

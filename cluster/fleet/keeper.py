@@ -164,27 +164,27 @@ class Keeper:
         own.leave(begun=runs.CONFIG)
 
     def _to_the_end(self) -> Outcome:
-        mine = ownership.me(self._start.token)
-        again = self._cluster.find(SYNCER) is not None  # a running run needs a keeper: retry
+        identity = ownership.me(self._start.token)
+        was_running = self._cluster.find(SYNCER) is not None  # a running run needs a keeper: retry
 
         def take() -> Ownership:
-            return patiently(lambda: ownership.take(self._depot, self._run_dir.name, mine))
+            return patiently(lambda: ownership.take(self._depot, self._run_dir.name, identity))
 
-        self._own = own = self._steadily(take) if again else take()
+        self._own = own = self._steadily(take) if was_running else take()
         own.start()
         if self._start.resumes and own.life == 1:
             from_stored = self._start.from_stored
             runs.reopen(self._run_dir, self._config, own.number, from_stored=from_stored)
         if (kept := patiently(lambda: load_fleet_memory(self._depot))) is not None:
-            taken = self._steadily(lambda: self._take_over(kept, own.number))
-            if taken is not None:
-                return taken
+            earlier_outcome = self._steadily(lambda: self._take_over(kept, own.number))
+            if earlier_outcome is not None:
+                return earlier_outcome
         else:
             self._bring_up(own.number)
         self.up.set()
         self._remember()
-        head, start = self._cluster.address(), self._start
-        self._exporter.announce(runs.live_as(self._run_dir, start.namespace, head, start.auth))
+        address, start = self._cluster.address(), self._start
+        self._exporter.announce(runs.live_as(self._run_dir, start.namespace, address, start.auth))
         self._exporter.start(needed=kept is None)
         with closing(MetricsLog(self._run_dir / LOOKS, self._config.monitor.metrics_mb)) as metrics:
             while True:
@@ -260,5 +260,5 @@ class Keeper:
 
     def _publish_alerts(self) -> None:
         errors, end = self.errors.trouble, self._shutdown.trouble
-        said = (errors, end, self._memory.trouble, self._exporter.tend())
-        self._board.publish_alerts(each for each in said if each is not None)
+        alerts = (errors, end, self._memory.trouble, self._exporter.tend())
+        self._board.publish_alerts(each for each in alerts if each is not None)

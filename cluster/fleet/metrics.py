@@ -73,8 +73,8 @@ def _islands(key: str) -> Callable[[RunStatus], Iterator[MetricSample]]:
 def _states(status: RunStatus) -> Iterator[MetricSample]:
     for island in status["islands"]:
         for state in get_args(IslandState):
-            is_it = float(island["state"] == state)
-            yield (island["group"], island["island"], state), is_it
+            in_state = float(island["state"] == state)
+            yield (island["group"], island["island"], state), in_state
 
 
 def _by_reason(key: str, reasons: type[StrEnum]) -> Callable[[RunStatus], Iterator[MetricSample]]:

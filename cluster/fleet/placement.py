@@ -46,9 +46,9 @@ def _is_own(resource: str) -> bool:
 
 def hosts(labels: Mapping[str, str], nodes: Sequence[Node]) -> list[str]:
     """Return Ray's names of the nodes with these labels, those with most memory first."""
-    fit = [node for node in nodes if _fits(labels, node)]
-    fit.sort(key=lambda node: (-node.total.get("memory", 0.0), node.labels.get(NODE_ID, "")))
-    return [node.labels[NODE_ID] for node in fit if NODE_ID in node.labels]
+    suitable = [node for node in nodes if _fits(labels, node)]
+    suitable.sort(key=lambda node: (-node.total.get("memory", 0.0), node.labels.get(NODE_ID, "")))
+    return [node.labels[NODE_ID] for node in suitable if NODE_ID in node.labels]
 
 
 def _fits(labels: Mapping[str, str], node: Node) -> bool:
@@ -57,41 +57,47 @@ def _fits(labels: Mapping[str, str], node: Node) -> bool:
 
 def bundle(machines: Machines) -> dict[str, float]:
     """Return the resources of one host, as Ray's bundle."""
-    asked = {name: amount for name, amount in machines.devices.items() if amount > 0}
-    return asked or {"CPU": A_TRIFLE}
+    resources = {name: amount for name, amount in machines.devices.items() if amount > 0}
+    return resources or {"CPU": A_TRIFLE}
 
 
 def selector(machines: Machines) -> dict[str, str]:
     """Return the labels that the node of each host must have."""
-    asked = dict(machines.label_selector or {})
+    labels = dict(machines.label_selector or {})
     if machines.accelerator is not None:
-        asked[ACCELERATOR_TYPE] = machines.accelerator
+        labels[ACCELERATOR_TYPE] = machines.accelerator
     if machines.topology is not None:
-        asked[TOPOLOGY] = machines.topology
-    return asked
+        labels[TOPOLOGY] = machines.topology
+    return labels
 
 
 def wish(machines: Machines) -> str:
     """Describe the machines that an island, or the evaluator, waits for."""
     labels, each = selector(machines), _amounts(bundle(machines))
     if machines.hosts > 1:
-        apart = ", on nodes of their own" if machines.spread else ""
-        each = f"{machines.hosts} hosts of {each}{apart}"
+        spread = ", on nodes of their own" if machines.spread else ""
+        each = f"{machines.hosts} hosts of {each}{spread}"
     return f"{each}{f' on a node with {_labels(labels)}' if labels else ''}"
 
 
 def room(machines: Machines, nodes: Sequence[Node]) -> int:
     """Return how many times these machines would fit on the nodes if nobody else used them."""
     need, labels, n = bundle(machines), selector(machines), machines.hosts
-    fit = [node for node in nodes if _fits(labels, node)]
-    each = [min(int(node.total.get(k, 0.0) / v + 1e-9) for k, v in need.items()) for node in fit]
+    suitable = [node for node in nodes if _fits(labels, node)]
+    capacities = [
+        min(int(node.total.get(k, 0.0) / v + 1e-9) for k, v in need.items()) for node in suitable
+    ]
     if machines.topology is not None and n > 1:  # count whole slices
-        held = Counter(node.labels.get(SLICE) for node, much in zip(fit, each, strict=True) if much)
+        held = Counter(
+            node.labels.get(SLICE)
+            for node, capacity in zip(suitable, capacities, strict=True)
+            if capacity
+        )
         return sum(count >= n for name, count in held.items() if name)
     if not machines.spread:
-        return sum(each) // n
-    times = sum(each) // n  # a node may have only one host of each
-    while times and sum(min(held, times) for held in each) < times * n:
+        return sum(capacities) // n
+    times = sum(capacities) // n  # a node may have only one host of each
+    while times and sum(min(held, times) for held in capacities) < times * n:
         times -= 1
     return times
 
@@ -100,8 +106,8 @@ def homeless(evaluator: EvaluatorConfig, nodes: Sequence[Node]) -> str | None:
     """Return why the evaluator can never be placed on these nodes; None if it can."""
     if (not evaluator.apart and not any(evaluator.devices.values())) or room(evaluator, nodes):
         return None
-    has = "; ".join(map(str, nodes)) or "no nodes"
-    return f"monitor.evaluator: no room for {wish(evaluator)}; the cluster has {has}"
+    nodes_text = "; ".join(map(str, nodes)) or "no nodes"
+    return f"monitor.evaluator: no room for {wish(evaluator)}; the cluster has {nodes_text}"
 
 
 def impossible(group: IslandGroup, count: int, nodes: Sequence[Node]) -> str | None:
@@ -110,13 +116,13 @@ def impossible(group: IslandGroup, count: int, nodes: Sequence[Node]) -> str | N
     An opportunistic group may wait for nodes that are not there yet.
     """
     count += group.spares
-    if group.opportunistic or (fits := room(group, nodes)) >= count:
+    if group.opportunistic or (capacity := room(group, nodes)) >= count:
         return None
-    has = "; ".join(map(str, nodes)) or "no nodes"
-    what = f"islands, {group.spares} of them spares" if group.spares else "islands"
+    nodes_text = "; ".join(map(str, nodes)) or "no nodes"
+    islands_text = f"islands, {group.spares} of them spares" if group.spares else "islands"
     return (
-        f"group {group.group}: {count} {what}, each of {wish(group)}, can never be placed: "
-        f"there is room for {fits} at most; the cluster has {has}"
+        f"group {group.group}: {count} {islands_text}, each of {wish(group)}, can never be placed: "
+        f"there is room for {capacity} at most; the cluster has {nodes_text}"
     )
 
 
@@ -126,8 +132,8 @@ def unplaceable(config: Config, nodes: Sequence[Node]) -> list[str]:
     problems.append(homeless(config.monitor.evaluator, nodes))
     labels = config.sync.shard_labels
     if labels is not None and not hosts(labels, nodes):
-        has = "; ".join(map(str, nodes))
-        problems.append(f"sync.shard_labels: no node has {labels}; the cluster has {has}")
+        nodes_text = "; ".join(map(str, nodes))
+        problems.append(f"sync.shard_labels: no node has {labels}; the cluster has {nodes_text}")
     return [problem for problem in problems if problem is not None]
 
 

@@ -98,14 +98,14 @@ def reserve(
             lifetime=lifetime,
         )
     pack = "STRICT_PACK" if hosts == 1 else "STRICT_SPREAD" if machines.spread else "PACK"
-    asked = placement_group(
+    group = placement_group(
         [bundle(machines)] * hosts,
         strategy=pack,
         name=name,
         lifetime=lifetime,
         bundle_label_selector=[selector(machines)] * hosts,
     )
-    return PlacedGroup(asked)
+    return PlacedGroup(group)
 
 
 def reserved(seat: Seat, namespace: str) -> PlacedGroup | None:
@@ -215,9 +215,9 @@ class RayBackend(RayCluster):
 
     def tell_all(self, actors: Sequence[Handle], method: str, within_s: float) -> None:
         """Call all of these actors, and wait at most `within_s` for their answers."""
-        said = [getattr(actor, method).remote() for actor in actors]
-        if said:
-            ray.wait(said, num_returns=len(said), timeout=within_s)
+        calls = [getattr(actor, method).remote() for actor in actors]
+        if calls:
+            ray.wait(calls, num_returns=len(calls), timeout=within_s)
 
     def evaluating(self, evaluator: Handle) -> Evaluating:
         """Return the evaluator as `EvaluationSchedule` calls it."""

@@ -143,10 +143,10 @@ def relief(
     left = {group: [*seats] for group, seats in warm.items()}
     pairs: list[tuple[Island, Seat]] = []
     for island, holding in sorted(actual.items()):
-        again = holding.restarted >= holding.incarnation  # a spare is faster than a restart
-        lost = holding.hold is Hold.RUNNING and (holding.learner == "lost" or again)
-        helps = holding.incarnation > holding.relieved and failing(policy, holding) is None
-        if lost and helps and island in desired and (seats := left.get(group_name(island))):
+        restarting = holding.restarted >= holding.incarnation  # a spare is faster than a restart
+        lost = holding.hold is Hold.RUNNING and (holding.learner == "lost" or restarting)
+        can_help = holding.incarnation > holding.relieved and failing(policy, holding) is None
+        if lost and can_help and island in desired and (seats := left.get(group_name(island))):
             pairs.append((island, seats.pop(0)))
     return pairs
 
@@ -185,10 +185,13 @@ def resized(islands: Iterable[Island], group: str, count: int) -> frozenset[Isla
     New islands take the lowest free numbers; those with the highest numbers go first.
     """
     islands = frozenset(islands)
-    mine = sorted((i for i in islands if group_name(i) == group), key=number_of)
-    if count < len(mine):
-        return islands - {*mine[count:]}
-    taken = {number_of(island) for island in mine}
-    free = (n for n in range(count) if n not in taken)
-    more = [Island(f"{group}-{n}") for _, n in zip(range(count - len(mine)), free, strict=False)]
-    return islands | {*more}
+    members = sorted((i for i in islands if group_name(i) == group), key=number_of)
+    if count < len(members):
+        return islands - {*members[count:]}
+    taken = {number_of(island) for island in members}
+    free_numbers = (n for n in range(count) if n not in taken)
+    added = [
+        Island(f"{group}-{n}")
+        for _, n in zip(range(count - len(members)), free_numbers, strict=False)
+    ]
+    return islands | {*added}

@@ -59,9 +59,9 @@ class Requests:
                 if group not in groups:
                     known = ", ".join(sorted(groups))
                     raise UserMistake(f"run {self._run} has no group {group!r}; it has {known}")
-                more = count > max(_count(before, group), _count(wanted, group))
-                if more and (no := impossible(groups[group], count, nodes)) is not None:
-                    raise UserMistake(no)
+                grows = count > max(_count(before, group), _count(wanted, group))
+                if grows and (refusal := impossible(groups[group], count, nodes)) is not None:
+                    raise UserMistake(refusal)
                 wanted = resized(wanted, group, count)
             return self._want(wanted)
 

@@ -118,12 +118,12 @@ class Results:
         figures["global_sha256"] = model.fingerprint
         if self._judged is None:
             self._sum_up(figures, began, rescued)  # write everything before the evaluation
-            before = asked()
-            self._judged = core.verdict(model.versions, lambda: asked() != before)
+            earlier_request = asked()
+            self._judged = core.verdict(model.versions, lambda: asked() != earlier_request)
         losses, why = self._judged
         summary, problem = self._sum_up(figures | losses, began, rescued)
-        said = [each for each in (why, *missing, problem) if each is not None]
-        return Outcome(summary, asked=asked(), missing="; ".join(said) or None)
+        problems = [each for each in (why, *missing, problem) if each is not None]
+        return Outcome(summary, asked=asked(), missing="; ".join(problems) or None)
 
     def _saved(
         self, core: CoreActors, check: Callable[[], None], rescued: SavedModel | None
@@ -193,8 +193,8 @@ def _folder_of(depot: Depot) -> Generator[Path]:
 
 def no_room(error: OSError, run: str, place: str) -> str:
     """Return the message for people while the end of a run cannot be written."""
-    what = "there is no room" if error.errno == errno.ENOSPC else str(error.strerror or error)
+    reason = "there is no room" if error.errno == errno.ENOSPC else str(error.strerror or error)
     return (
-        f"the end of the run cannot be written to {place}: {what}; make room there, or take the "
+        f"the end of the run cannot be written to {place}: {reason}; make room there, or take the "
         f"model with `archipelago save {run} PATH`, and the run ends"
     )

@@ -71,8 +71,8 @@ class Shutdown:
         try:
             if self._measured is None:
                 self._measured = self._core.close()
-                there = [actor for actor in self._islands.actors.values() if actor is not None]
-                self._cluster.tell_all(there, "leave", LEAVE_TIMEOUT_S)
+                actors = [actor for actor in self._islands.actors.values() if actor is not None]
+                self._cluster.tell_all(actors, "leave", LEAVE_TIMEOUT_S)
                 self._results = Results(self._run_dir, self._depot, layout)
             assert self._results is not None
             outcome = self._results.leave(

@@ -98,10 +98,12 @@ class Spares:
                 log.warning("the spare %s is silent: replaced", spare.seat)
                 self.give_back(spare)
         for group in self._config.islands:
-            mine = [spare for spare in [*self._there.values()] if spare.group == group.group]
-            for spare in mine[group.spares :]:
+            group_spares = [
+                spare for spare in [*self._there.values()] if spare.group == group.group
+            ]
+            for spare in group_spares[group.spares :]:
                 self.give_back(spare)
-            for _ in range(group.spares - len(mine)):
+            for _ in range(group.spares - len(group_spares)):
                 seat = free_seat(group.group, taken | self._there.keys())
                 self.add(Spare(seat, group.group, now_s, self._cluster.reserve(group, seat)))
         for spare in [*self._there.values()]:

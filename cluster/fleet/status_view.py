@@ -27,8 +27,8 @@ def overlay_islands(
     `wanted`: islands that the run should have. `spares`: warm ones. `evaluation`: cost and progress
     of evaluations of the model.
     """
-    said = {each["island"]: each for each in seen["islands"]}
-    islands = [_overlaid(said.get(island), it) for island, it in held.items()]
+    statuses = {each["island"]: each for each in seen["islands"]}
+    islands = [_overlaid(statuses.get(island), it) for island, it in held.items()]
     overlaid: RunStatus = {**seen, "islands": islands, "wanted": wanted, "spares": spares}
     overlaid["evaluation"] = evaluation
     return overlaid

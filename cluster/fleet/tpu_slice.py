@@ -69,7 +69,7 @@ class PlacedSlice(Place):
             )
 
         def ask() -> None:
-            said = ""
+            last_error = ""
             while not self._given_back.is_set():
                 try:
                     if self._has(reserve()):
@@ -77,8 +77,8 @@ class PlacedSlice(Place):
                 except TimeoutError:
                     pass  # no slice is free
                 except Exception as error:
-                    if str(error) != said:
-                        said = str(error)
+                    if str(error) != last_error:
+                        last_error = str(error)
                         log.exception("no slice %s of %s can be had", topology, accelerator)
                     self._given_back.wait(ASKED_S)
 
@@ -135,11 +135,11 @@ def head_of(group: PlacementGroup) -> PlacementGroup | None:
     slice is on one of the group's hosts, and nobody else can have it.
     """
     tables: Any = placement_group_table()
-    mine = tables.get(group.id.hex(), {})
-    bundles = [*mine.get("bundles", {}).values()]
+    own_table = tables.get(group.id.hex(), {})
+    bundles = [*own_table.get("bundles", {}).values()]
     if len(bundles) < 2 or not all(bundle.get("TPU") for bundle in bundles):
         return None
-    hosts = set(mine["bundles_to_node_id"].values())
+    hosts = set(own_table["bundles_to_node_id"].values())
     for number, other in tables.items():
         resources = [name for bundle in other["bundles"].values() for name in bundle]
         is_head = other["state"] == PLACED and any(map(_HEAD.fullmatch, resources))

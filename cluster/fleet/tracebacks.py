@@ -20,10 +20,10 @@ def keep_traceback(run_dir: Path, seat: Seat, words: str) -> str:
 
     If it cannot be written, log the error and return an empty name.
     """
-    folder, named = run_dir / FOLDER, re.compile(re.escape(seat) + r"-(\d+)\.txt")
+    folder, pattern = run_dir / FOLDER, re.compile(re.escape(seat) + r"-(\d+)\.txt")
     try:
         folder.mkdir(exist_ok=True)
-        found = (named.fullmatch(path.name) for path in folder.iterdir())
+        found = (pattern.fullmatch(path.name) for path in folder.iterdir())
         numbers = sorted(int(each[1]) for each in found if each is not None)
         number = numbers[-1] + 1 if numbers else 1
         (folder / f"{seat}-{number}.txt").write_text(words, encoding="utf-8")

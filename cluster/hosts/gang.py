@@ -74,9 +74,9 @@ class First:
         self._lost, self._others = lost, hosts - 1
         self._server = socket.create_server((address, 0), backlog=hosts)
         self._server.settimeout(BEAT_S)
-        where: tuple[str, int] = self._server.getsockname()[:2]
+        own_address: tuple[str, int] = self._server.getsockname()[:2]
         self._port = HeldPort()  # reserved for JAX's service
-        self.meeting = GangAddress(where, f"{address}:{self._port.port}", hosts, key)
+        self.meeting = GangAddress(own_address, f"{address}:{self._port.port}", hosts, key)
         self._to: dict[int, Connection] = {}
         self._heard_s: dict[int, float] = {}
         self._sending, self._losing = threading.Lock(), threading.Lock()

@@ -19,9 +19,9 @@ class HeldPort:
 
         Errors: `OSError` if there is none.
         """
-        six = socket.has_dualstack_ipv6()
-        self._socket = socket.socket(socket.AF_INET6 if six else socket.AF_INET)
-        if six:
+        dual_stack = socket.has_dualstack_ipv6()
+        self._socket = socket.socket(socket.AF_INET6 if dual_stack else socket.AF_INET)
+        if dual_stack:
             self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         self._socket.bind(("", 0))

@@ -41,8 +41,8 @@ class NewsThreads:
 
     def _work(self, lane: Fragment | None) -> None:
         try:
-            while todo := self._next(lane):
-                for notice in todo:
+            while notices := self._next(lane):
+                for notice in notices:
                     self._take(notice)
         except BaseException as error:  # noqa: BLE001 - which is told
             self._broke(error)
@@ -50,11 +50,11 @@ class NewsThreads:
     def _next(self, lane: Fragment | None) -> list[Notice]:
         """Return what this thread handles next; if that is empty, the thread must end."""
         with self._lock:
-            if todo := self._waiting[lane]:
+            if notices := self._waiting[lane]:
                 self._waiting[lane] = []
             else:
                 del self._waiting[lane]
-            return todo
+            return notices
 
 
 def _joined(waiting: list[Notice], notice: Notice) -> list[Notice]:

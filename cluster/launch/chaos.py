@@ -49,8 +49,8 @@ def read_plan(path: Path) -> list[Attack]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserMistake(f"{path} is not valid TOML: {error}") from error
     except ValidationError as error:
-        said = [f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in error.errors()]
-        raise UserMistake(f"{path}: " + "; ".join(said)) from error
+        messages = [f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in error.errors()]
+        raise UserMistake(f"{path}: " + "; ".join(messages)) from error
     if plan.keys() != {"faults"}:
         raise UserMistake(f"{path}: it must hold a list of tables [[faults]], and nothing else")
     return sorted(plan["faults"], key=lambda attack: attack.after_s)
@@ -60,8 +60,8 @@ def at_random(seed: int, every_s: float, for_s: float, kinds: Sequence[str]) -> 
     """Draw a plan of faults, one every `every_s` for `for_s` seconds: random kinds and islands."""
     dice = random.Random(seed)
     times = [every_s * number for number in range(1, int(for_s / every_s) + 1)]
-    plain = [{"kind": dice.choice(kinds), "island": ANY, "after_s": at_s} for at_s in times]
-    return [Attack.model_validate({**each, "factor": SLOWER}) for each in plain]
+    faults = [{"kind": dice.choice(kinds), "island": ANY, "after_s": at_s} for at_s in times]
+    return [Attack.model_validate({**each, "factor": SLOWER}) for each in faults]
 
 
 def strike(live: Live, plan: Sequence[Attack], seed: int) -> Iterator[Struck]:

@@ -25,16 +25,18 @@ def resume_hint(run_dir: Path) -> str:
 @contextmanager
 def last_words(words: str) -> Generator[None]:
     """Have `words` printed to standard error if this process dies inside the block."""
-    ours, theirs = os.pipe()
+    read_end, write_end = os.pipe()
     try:
-        beside = subprocess.Popen(["sh", "-c", _SCRIPT, words], stdin=ours, start_new_session=True)
+        helper = subprocess.Popen(
+            ["sh", "-c", _SCRIPT, words], stdin=read_end, start_new_session=True
+        )
     finally:
-        os.close(ours)
+        os.close(read_end)
     try:
         yield
     finally:
         with suppress(BrokenPipeError):  # the helper was ended by somebody
-            os.write(theirs, b"over\n")
-        os.close(theirs)
+            os.write(write_end, b"over\n")
+        os.close(write_end)
         with suppress(subprocess.TimeoutExpired):
-            beside.wait(GONE_S)
+            helper.wait(GONE_S)

@@ -65,10 +65,10 @@ def problems(address: str, working_dir: Path | None) -> list[str]:
     found = intruders()
     if not address.startswith(("http://", "https://")):
         found.append(f"--address {address}: that is not the job server's, such as http://HEAD:8265")
-    if working_dir is not None and (own := _clashes(working_dir)):
+    if working_dir is not None and (clashes := _clashes(working_dir)):
         found.append(
-            f"--working-dir {working_dir}: its {' and '.join(own)} would take the place of ours; "
-            "name them otherwise, or send another folder"
+            f"--working-dir {working_dir}: its {' and '.join(clashes)} would take the place of "
+            "ours; name them otherwise, or send another folder"
         )
     return found
 
@@ -97,19 +97,19 @@ def _hand_over(job: Job, staged: Path) -> None:
                     f"{job.address} has a job named {job.name} already; give this run another "
                     "name with --set run.name=NAME"
                 ) from error
-            said = _first_line(error)
-            raise UserMistake(f"{job.address} does not take the job: {said}") from error
+            reason = _first_line(error)
+            raise UserMistake(f"{job.address} does not take the job: {reason}") from error
 
 
 def _clashes(folder: Path) -> list[str]:
     """Return the entries of a folder with names that we send ourselves, our own packages aside."""
-    theirs = [
+    clashes = [
         name for name in (CONFIG, *(f"{p}.py" for p in ALL_PACKAGES)) if (folder / name).exists()
     ]
     for package, root in package_roots().items():
-        if (there := folder / package).exists() and not there.samefile(root):
-            theirs.append(f"{package}/")
-    return theirs
+        if (entry := folder / package).exists() and not entry.samefile(root):
+            clashes.append(f"{package}/")
+    return clashes
 
 
 def _not_worth_sending(folder: str, names: list[str]) -> set[str]:
@@ -135,11 +135,11 @@ def _client(address: str) -> JobSubmissionClient:
             "right (the head's dashboard, port 8265), and does RAY_AUTH_TOKEN hold its token "
             "(RAY_AUTH_MODE=token)?"
         ) from error
-    there = getattr(client, "_server_ray_version", ray.__version__)  # told at its start
-    if there != ray.__version__:
+    cluster_version = getattr(client, "_server_ray_version", ray.__version__)  # told at its start
+    if cluster_version != ray.__version__:
         raise UserMistake(
-            f"the cluster at {address} runs Ray {there}, and this is Ray {ray.__version__}: use "
-            "the same on both"
+            f"the cluster at {address} runs Ray {cluster_version}, and this is Ray "
+            f"{ray.__version__}: use the same on both"
         )
     return client
 

@@ -123,8 +123,8 @@ def _layout(draft: Draft, found: _Found) -> Layout | None:
     the configuration of the data is sound.
     """
     config, task, layout, shapes = draft.config, None, None, None
-    ours, data_is_sound = config.task.target is None, draft.sound("data", "run.seed")
-    if draft.sound("task.preset", "task.target", "task.options") and (ours or data_is_sound):
+    is_our_task, data_is_sound = config.task.target is None, draft.sound("data", "run.seed")
+    if draft.sound("task.preset", "task.target", "task.options") and (is_our_task or data_is_sound):
         task = found.ask(lambda: task_of(config))
     if task is not None and (shapes := found.ask(lambda: shapes_of(task))) is not None:
         unfit = of_parameters(task, shapes)
@@ -134,7 +134,7 @@ def _layout(draft: Draft, found: _Found) -> Layout | None:
         if layout is not None and draft.sound("islands"):
             found.say(*_of_several_devices(config, task, layout))
     if task is None or not data_is_sound:
-        if ours and draft.sound("data.source", "data.column"):
+        if is_our_task and draft.sound("data.source", "data.column"):
             found.ask(lambda: find_source(data_spec(config)))
         return layout
     for size in sorted({EVALUATION_BATCH, *(group.batch_size for group in config.islands)}):

@@ -142,12 +142,12 @@ def lack(sync: SyncConfig, stores: Stores, nodes: Sequence[Node], here: str) -> 
     Shards are on the node of this process, `here`, or in turn on the nodes that match
     `sync.shard_labels`. Islands may be on any node, so only the roomiest node is checked for them.
     """
-    named, need = {here}, float(stores.shards)
+    shard_nodes, need = {here}, float(stores.shards)
     if sync.shard_labels is not None:
-        named = set(hosts(sync.shard_labels, nodes)[: sync.shards])
-        need *= math.ceil(sync.shards / max(1, len(named))) / sync.shards
+        shard_nodes = set(hosts(sync.shard_labels, nodes)[: sync.shards])
+        need *= math.ceil(sync.shards / max(1, len(shard_nodes))) / sync.shards
     for node in nodes:
-        if node.labels.get(NODE_ID) in named and _room(node) < need:
+        if node.labels.get(NODE_ID) in shard_nodes and _room(node) < need:
             return _needed(need, "for the shards", node)
     roomiest = max(nodes, key=_room, default=None)
     if roomiest is not None and _room(roomiest) < stores.island:
@@ -160,17 +160,19 @@ def _room(node: Node) -> float:
     return node.total.get("object_store_memory", 0.0)
 
 
-def _needed(need: float, what: str, node: Node) -> str:
+def _needed(need: float, purpose: str, node: Node) -> str:
     """Return a message that says how many MiB are needed on a node, and how many it has."""
     mib = 2**20
-    return f"{need / mib:.0f} MiB {what} are needed on {node.name}, it has {_room(node) / mib:.0f}"
+    return (
+        f"{need / mib:.0f} MiB {purpose} are needed on {node.name}, it has {_room(node) / mib:.0f}"
+    )
 
 
 def _other_resources(config: Config) -> dict[str, float]:
     """Return the custom resources that islands and evaluator ask for, for an embedded Ray."""
     wanted: dict[str, float] = {}
-    asked = [(g.processes, g.devices) for g in config.islands]
-    for times, devices in [*asked, (1, _of_evaluator(config))]:
+    requests = [(g.processes, g.devices) for g in config.islands]
+    for times, devices in [*requests, (1, _of_evaluator(config))]:
         for name, amount in devices.items():
             if name not in ("CPU", "GPU", "memory", "object_store_memory"):
                 wanted[name] = wanted.get(name, 0.0) + times * amount

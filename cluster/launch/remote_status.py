@@ -20,11 +20,11 @@ def status_at(run_dir: Path) -> RunStatus | None:
     try:
         (target,) = json.loads((run_dir / TARGET).read_text())[0]["targets"]
         token = (run_dir / TOKEN).read_text()
-        asked = urllib.request.Request(
+        request = urllib.request.Request(
             f"http://{target}/status", headers={"Authorization": f"Bearer {token}"}
         )
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(asked, timeout=WITHIN_S) as answer:
+        with opener.open(request, timeout=WITHIN_S) as answer:
             status = from_json(answer.read())
         return status if status["run"] == run_dir.name else None
     except (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError):

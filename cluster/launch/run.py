@@ -71,16 +71,16 @@ def run(
     namespace = namespace_of(run_dir.name)
     with ExitStack() as stack:
         stores = Stores.of(config, layout)
-        nobody = stack.enter_context(Path(os.devnull).open("w"))
-        stack.enter_context(redirect_stdout(nobody))  # Ray's reports of processes that we ended
+        devnull = stack.enter_context(Path(os.devnull).open("w"))
+        stack.enter_context(redirect_stdout(devnull))  # Ray's reports of processes that we ended
         stack.enter_context(cluster_of(config, address, namespace, stores))
         interrupts.listen()
         _name_is_free(run_dir.name, namespace)
         run_dir.mkdir(parents=True, exist_ok=True)
         # Ray's driver prints news of its nodes: keep it in a file, off a terminal that shows a
         # table and off a stream from which a script reads JSON.
-        words = stack.enter_context((run_dir / "ray.log").open("a", buffering=1))
-        stack.enter_context(redirect_stdout(words))
+        log_file = stack.enter_context((run_dir / "ray.log").open("a", buffering=1))
+        stack.enter_context(redirect_stdout(log_file))
         home, hint = Home(namespace, detached=False), resume_hint(run_dir)
         stack.enter_context(last_words(f"archipelago: the run has ended with its Ray node; {hint}"))
         fleet = start_fleet(
@@ -134,15 +134,15 @@ def follow(
 
     Errors: `UserMistake` or `RunFailed`, as the run ended.
     """
-    told = False
+    stop_sent = False
     while True:
         time.sleep(config.monitor.refresh_s)
         interrupts.check()
         try:
             show(answer(fleet.status.remote()))
-            if interrupts.asked is not None and not told:
+            if interrupts.asked is not None and not stop_sent:
                 answer(fleet.stop.remote(interrupts.asked))
-                told = True
+                stop_sent = True
             if (outcome := answer(fleet.outcome.remote())) is not None:
                 break
         except (ActorUnavailableError, GetTimeoutError, *STORE_FULL) as error:

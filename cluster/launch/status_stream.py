@@ -49,6 +49,6 @@ def _last_status(run_dir: Path) -> RunStatus:
 
     Errors: `UserMistake` if the run ended before its first status.
     """
-    if (said := last_look(run_dir / LOOKS)) is None:
+    if (text := last_look(run_dir / LOOKS)) is None:
         raise UserMistake(f"run {run_dir} is not live, and ended before it had anything to say")
-    return from_json(said)
+    return from_json(text)

@@ -64,8 +64,8 @@ class Evaluator:
         """
         self._config = config
         self._task = task = task_of(config)
-        one = None if mesh is not None else jax.local_devices()[:1]
-        self._devices = devices = Devices(task, mesh or FSDP_OVER_ALL, one)
+        one_device = None if mesh is not None else jax.local_devices()[:1]
+        self._devices = devices = Devices(task, mesh or FSDP_OVER_ALL, one_device)
         self._windows = -(-EVALUATION_BATCH // devices.ways) * devices.ways
         self._batches = task.heldout(self._windows)
         shapes = shapes_of(task)
@@ -169,8 +169,8 @@ class Evaluator:
 
         The windows are spread evenly over those of `loss`, and are always the same.
         """
-        count, few = self._count(FINAL_WINDOWS), self._few
-        return self._mean(flats, [i * count // few for i in range(few)])
+        count, sample_size = self._count(FINAL_WINDOWS), self._few
+        return self._mean(flats, [i * count // sample_size for i in range(sample_size)])
 
     @property
     def _few(self) -> int:
@@ -193,7 +193,7 @@ class Evaluator:
         devices = self._devices
         if not devices.shared:
             leaves = [*sew(self._layout, flats)][::-1]  # each leaf is freed once it is placed
-            placed = [devices.put(leaves.pop(), where) for where in devices.leaves]
+            placed = [devices.put(leaves.pop(), place) for place in devices.leaves]
             return jax.tree.unflatten(self._structure, placed)
         params = devices.zeros
         for p, (flat, size) in enumerate(zip(flats, self._layout.sizes, strict=True)):

@@ -70,8 +70,8 @@ class EvaluatorActor(Breakable):
     @ray.method(concurrency_group="asking")
     def judged(self) -> Judged:
         """Return the progress, also during an evaluation."""
-        made = self._made or self._together
-        return Judged(0, 0.0) if made is None else made.judged
+        evaluator = self._made or self._together
+        return Judged(0, 0.0) if evaluator is None else evaluator.judged
 
     def layout(self) -> Layout:
         """Return how the model is cut into fragments."""
@@ -120,8 +120,8 @@ class EvaluatorActor(Breakable):
             return self._all_hosts.public()
         holder = holder_of(self._config)
         fragments = [Fragment(p) for p in range(self._config.sync.fragments)]
-        wholes: Any = ray.get([self._actors[holder[p]].whole.remote([p]) for p in fragments])
-        return None if None in wholes else [whole[0] for whole in wholes]
+        answers: Any = ray.get([self._actors[holder[p]].whole.remote([p]) for p in fragments])
+        return None if None in answers else [answer[0] for answer in answers]
 
     def _of(self, versions: list[Version]) -> list[Flat]:
         """Return the fragments in these versions; keep them for another call with the same ones.

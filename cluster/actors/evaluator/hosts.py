@@ -103,11 +103,11 @@ class TogetherEvaluator:
 
     def __init__(self, config: str, namespace: str) -> None:
         """Start the other hosts, and meet them."""
-        plain = Config.model_validate_json(config, strict=False)
-        machines, given = plain.monitor.evaluator, (config, namespace)
-        self._hosts = Hosts(EvaluatorHost, given, machines, namespace, EVALUATOR, _end)
+        parsed_config = Config.model_validate_json(config, strict=False)
+        machines, arguments = parsed_config.monitor.evaluator, (config, namespace)
+        self._hosts = Hosts(EvaluatorHost, arguments, machines, namespace, EVALUATOR, _end)
         self._lead: Lead[Order] = self._hosts.lead
-        self._host = Host(plain, namespace)
+        self._host = Host(parsed_config, namespace)
 
     @property
     def judged(self) -> Judged:
@@ -178,14 +178,14 @@ class EvaluatorHost:
                     case CatchUp(versions):
                         assert downlink is not None, "something was fetched before"
                         for p, version in versions.items():
-                            told = Publication(p, version, version, ())
-                            if (found := downlink.follow(told, None)) is not None:
+                            publication = Publication(p, version, version, ())
+                            if (found := downlink.follow(publication, None)) is not None:
                                 host.public[p] = found
                         first.say(_versions(host))
                     case Agreed():
                         downlink = None
-                    case Judge(few):
-                        judge = host.evaluator.sample if few else host.evaluator.loss
+                    case Judge(sampled):
+                        judge = host.evaluator.sample if sampled else host.evaluator.loss
                         judge(host.flats)
                     case JudgeInitial():
                         _ = host.evaluator.initial_loss

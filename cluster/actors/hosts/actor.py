@@ -41,10 +41,10 @@ class HostActor:
     ) -> None:
         setup_logging()
         watch_process(lambda error: self._end(f"a thread died: {error!r}"))
-        plain = Config.model_validate_json(config, strict=False)
-        self._config, self._group = plain, plain.group(group)
+        parsed_config = Config.model_validate_json(config, strict=False)
+        self._config, self._group = parsed_config, parsed_config.group(group)
         self._number, self._meeting = number, meeting
-        self._link = RayLink(namespace, Cable(), seat, holder_of(plain), relievable=False)
+        self._link = RayLink(namespace, Cable(), seat, holder_of(parsed_config), relievable=False)
         self._follower: Follower | None = None
         self._parts: LearnerParts | None = None
         self._ready = threading.Event()
@@ -77,9 +77,9 @@ class HostActor:
 
             parts = self._parts = compiled(self._config, self._group)
             self._link.ranges = ranges_of(parts)
-            any_of_it: Island = self._group.names[0]
+            any_island: Island = self._group.names[0]
             self._follower = assemble_follower(
-                self._config, any_of_it, parts, self._link, first.say
+                self._config, any_island, parts, self._link, first.say
             )
             self._ready.set()
             self._follower.run(first.orders())

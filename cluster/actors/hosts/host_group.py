@@ -43,13 +43,13 @@ def bundles_by_host(group: PlacementGroup) -> list[int]:
 
     On a TPU slice the order is that of its workers, in which JAX counts them, not that of bundles.
     """
-    where: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
+    nodes: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
     labels = {node["NodeID"]: node.get("Labels") or {} for node in ray.nodes()}
 
     def worker(bundle: int) -> int:
-        return int(labels.get(where[bundle], {}).get(TPU_WORKER, bundle))
+        return int(labels.get(nodes[bundle], {}).get(TPU_WORKER, bundle))
 
-    return sorted(where, key=worker)
+    return sorted(nodes, key=worker)
 
 
 class Hosts:
@@ -94,11 +94,11 @@ class Hosts:
                 max_task_retries=0,
                 enable_task_events=False,
                 runtime_env=env,
-                scheduling_strategy=where,
+                scheduling_strategy=place,
                 **devices_of(machines),
             )
             .remote(*arguments, number, self._first.meeting)
-            for (number, name), where in zip(enumerate(self.names, 1), places, strict=True)
+            for (number, name), place in zip(enumerate(self.names, 1), places, strict=True)
         ]
         from islands.hosts.lead import Lead  # imports JAX, while the other processes start
 

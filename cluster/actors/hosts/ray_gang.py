@@ -47,8 +47,8 @@ class RayGang:
         `end`: ends this process, with a reason. `kind`: the class of their actors; None:
         `HostActor`.
         """
-        given, called = (config, group.group, seat, namespace), island_actor(seat)
-        self._hosts = Hosts(kind or HostActor, given, group, namespace, called, end)
+        arguments, actor_name = (config, group.group, seat, namespace), island_actor(seat)
+        self._hosts = Hosts(kind or HostActor, arguments, group, namespace, actor_name, end)
         self._ranges: Mapping[Fragment, slice] = {}
 
     @property
@@ -79,18 +79,18 @@ class RayGang:
         not a reason to end. There is no timeout: a host that is gone raises, and one that hangs
         ends the island.
         """
-        asked = [host.moments.remote(life, split, donation) for host in self._hosts.actors]
+        calls = [host.moments.remote(life, split, donation) for host in self._hosts.actors]
 
         def put() -> list[MomentPieceRef] | None:
-            found: list[list[MomentPieceRef] | None]
+            answers: list[list[MomentPieceRef] | None]
             try:
-                found = ray.get(asked)
+                answers = ray.get(calls)
             except RayError as error:
                 kind = type(error).__name__
                 log.warning("no moments for a newcomer, a host gives none: %s", kind)
                 return None
-            some = [each for each in found if each is not None]
-            return [*chain(*some)] if len(some) == len(found) else None
+            shares = [each for each in answers if each is not None]
+            return [*chain(*shares)] if len(shares) == len(answers) else None
 
         return put
 

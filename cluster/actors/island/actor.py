@@ -48,23 +48,28 @@ class IslandActor(BreakableIsland):
 
     def __init__(self, config: str, group: str, seat: Seat, namespace: str) -> None:
         setup_logging()
-        plain = Config.model_validate_json(config, strict=False)
-        mine = plain.group(group)
+        parsed_config = Config.model_validate_json(config, strict=False)
+        own_group = parsed_config.group(group)
         self._cable = Cable()
         self._calls = LearnerCalls(lambda: self._learner)
 
         def link() -> RayLink:
-            relievable, code = mine.spares > 0, user_sha256(plain.task.target)
+            relievable, code = own_group.spares > 0, user_sha256(parsed_config.task.target)
             return RayLink(
-                namespace, self._cable, seat, holder_of(plain), relievable=relievable, code=code
+                namespace,
+                self._cable,
+                seat,
+                holder_of(parsed_config),
+                relievable=relievable,
+                code=code,
             )
 
         def gather() -> RayGang:
-            self._calls.gang = gang = RayGang(config, mine, seat, namespace, self.process.end)
+            self._calls.gang = gang = RayGang(config, own_group, seat, namespace, self.process.end)
             return gang
 
-        gathered = gather if mine.hosts > 1 else None
-        self.process = IslandProcess(plain, mine, link, link, gathered)
+        gathered = gather if own_group.hosts > 1 else None
+        self.process = IslandProcess(parsed_config, own_group, link, link, gathered)
         watch_process(lambda error: self.process.break_down(Reason.TRAIN, error))
 
     @property

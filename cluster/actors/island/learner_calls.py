@@ -41,10 +41,10 @@ class LearnerCalls:
     ) -> tuple[HandIn, Sent] | FirstPart | None:
         """Return this life's contribution to a fragment; with several hosts, the first's part."""
         learner = self._learner()
-        handed = None if learner is None else learner.hand_in(life, fragment, known)
-        if handed is None or self.gang is None:
-            return handed
-        facts, sent = handed
+        contribution = None if learner is None else learner.hand_in(life, fragment, known)
+        if contribution is None or self.gang is None:
+            return contribution
+        facts, sent = contribution
         return self.gang.first_part(fragment, facts, sent)
 
     def moments(self, life: Life, split: Split) -> list[MomentPieceRef] | None:
@@ -60,13 +60,15 @@ class LearnerCalls:
             if (donation := learner.moments(life)) is None:
                 return None
             gang, number = self.gang, donation.number
-            others = None if gang is None else gang.moments(life, split, number)
-            came = self._giving.came
-            mine = put_pieces(donation.leaves, learner.shares, split, first=True, came=came)
-            if others is None:
-                return mine
-            theirs = others()
-            return None if theirs is None else [*mine, *theirs]
+            wait_for_others = None if gang is None else gang.moments(life, split, number)
+            on_progress = self._giving.came
+            own_pieces = put_pieces(
+                donation.leaves, learner.shares, split, first=True, came=on_progress
+            )
+            if wait_for_others is None:
+                return own_pieces
+            other_pieces = wait_for_others()
+            return None if other_pieces is None else [*own_pieces, *other_pieces]
 
         try:
             return self._giving.once(life, split, put)

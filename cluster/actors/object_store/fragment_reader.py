@@ -71,14 +71,14 @@ class FragmentReader:
         copied.
         """
         found: dict[Fragment, tuple[Version, Flat]] = {}
-        todo = deque(fragments)
-        asked = self._shared(_some(todo, 1), least, came)
-        while asked:
-            largest = max(shared.nbytes for shared in asked.values())
-            ahead = _some(todo, self._fetching.window_bytes / max(1, largest))
-            coming = self._asking.submit(self._shared, ahead, least, came)
-            found |= self._pulled(asked, least, came)
-            asked = coming.result()
+        pending = deque(fragments)
+        locations = self._shared(_some(pending, 1), least, came)
+        while locations:
+            largest = max(shared.nbytes for shared in locations.values())
+            next_fragments = _some(pending, self._fetching.window_bytes / max(1, largest))
+            next_locations = self._asking.submit(self._shared, next_fragments, least, came)
+            found |= self._pulled(locations, least, came)
+            locations = next_locations.result()
         return [found[p] for p in fragments]
 
     def mean_moments(self, fragments: Sequence[Fragment], came: Came) -> dict[Fragment, Payload]:
@@ -88,19 +88,23 @@ class FragmentReader:
         """
         found: dict[Fragment, Payload] = {}
         for name in dict.fromkeys(self._holder[p] for p in fragments):
-            todo = [p for p in fragments if self._holder[p] == name]
-            while todo:
-                bytes_s = self._rate(todo[0], came)
-                said = self._until(came, name, "mean_moments", todo, bytes_s, self._owns(todo))
-                there = {p: each for p, each in zip(todo, said, strict=True) if each is not None}
-                some = {p: each[0] for p, each in there.items() if each}
+            pending = [p for p in fragments if self._holder[p] == name]
+            while pending:
+                bytes_s = self._rate(pending[0], came)
+                answers = self._until(
+                    came, name, "mean_moments", pending, bytes_s, self._owns(pending)
+                )
+                available = {
+                    p: each for p, each in zip(pending, answers, strict=True) if each is not None
+                }
+                boxed = {p: each[0] for p, each in available.items() if each}
                 try:
-                    means = self._opened([*some.values()], came)
+                    means = self._opened([*boxed.values()], came)
                 except Unreachable as error:
                     logging.info("%s; trying again", error)
                     continue
-                found |= dict(zip(some, cast("list[Payload]", means), strict=True))
-                todo = [p for p in todo if p not in there]
+                found |= dict(zip(boxed, cast("list[Payload]", means), strict=True))
+                pending = [p for p in pending if p not in available]
                 came()
         return found
 
@@ -113,8 +117,8 @@ class FragmentReader:
 
         Errors: `Unreachable` if the shard is away or has nothing yet, or if its objects are lost.
         """
-        asked = p, older, newer, self._rate(p, came), self._owns([p]).get(p)
-        answer = self._ask_once(self._holder[p], "missed", *asked)
+        arguments = p, older, newer, self._rate(p, came), self._owns([p]).get(p)
+        answer = self._ask_once(self._holder[p], "missed", *arguments)
         if answer is None:
             came()  # the shard has answered
             raise Unreachable(f"the {self._holder[p]} has not what leads to {newer} of f{p} yet")
@@ -134,13 +138,15 @@ class FragmentReader:
         """Return where public fragments are in the object store, as soon as all are put."""
         found: dict[Fragment, Shared] = {}
         for name in dict.fromkeys(self._holder[p] for p in fragments):
-            todo = [p for p in fragments if self._holder[p] == name]
-            while todo:
-                asked = todo, self._rate(todo[0], came), self._owns(todo), dict(least)
-                said = self._until(came, name, "shared", *asked)
-                found |= {p: each for p, each in zip(todo, said, strict=True) if each is not None}
-                todo = [p for p in todo if p not in found]
-                if todo:
+            pending = [p for p in fragments if self._holder[p] == name]
+            while pending:
+                arguments = pending, self._rate(pending[0], came), self._owns(pending), dict(least)
+                answers = self._until(came, name, "shared", *arguments)
+                found |= {
+                    p: each for p, each in zip(pending, answers, strict=True) if each is not None
+                }
+                pending = [p for p in pending if p not in found]
+                if pending:
                     came()  # the shard is alive, and puts them
         return found
 
@@ -171,8 +177,8 @@ class FragmentReader:
             if not isinstance(each, Encoded):
                 parcels.append(_Parcel(each))
                 continue
-            beside = None if each.moments is None else len(each.moments)
-            parcels.append(_Parcel(None, len(each.difference), beside))
+            moment_parts = None if each.moments is None else len(each.moments)
+            parcels.append(_Parcel(None, len(each.difference), moment_parts))
             references = [*each.difference, *(each.moments or ())]
             lots += [Lot(reference, each.nbytes / len(references)) for reference in references]
         parts = iter(self._fetching.pull(lots, came))

@@ -72,8 +72,8 @@ def put_pieces(
         came()
         if share.everywhere:
             if first:
-                there = leaf.nbytes, ray.put(leaf)
-                pieces += [MomentPieceRef(host, number, 0, *there) for host in range(split.hosts)]
+                stored = leaf.nbytes, ray.put(leaf)
+                pieces += [MomentPieceRef(host, number, 0, *stored) for host in range(split.hosts)]
             continue
         for host, wanted in enumerate(split.ranges(share.size)):
             start = max(share.start, wanted.start)
@@ -90,13 +90,13 @@ def joined(
     found: list[list[tuple[int, NDArray[Any]]]] = [[] for _ in range(leaves)]
     for piece, array in zip(pieces, arrays, strict=True):
         found[piece.leaf].append((piece.start, array))
-    whole = list[NDArray[Any]]()
+    shares = list[NDArray[Any]]()
     for each in found:
         parts = [array for _, array in sorted(each, key=lambda at: at[0])]
         if not parts:
             parts = [np.zeros(0, np.float32)]  # a small leaf without a block for this host
-        whole.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
-    return whole
+        shares.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
+    return shares
 
 
 class Giving:
@@ -126,11 +126,11 @@ class Giving:
         """
         key = life, split
         with self._lock:
-            if mine := key not in self._given:
+            if is_first := key not in self._given:
                 self._given[key] = Future()
-            given = self._given[key]
-        if not mine:
-            return given.result()
+            future = self._given[key]
+        if not is_first:
+            return future.result()
         try:
             with self._turn:
                 try:
@@ -139,7 +139,7 @@ class Giving:
                     with self._lock:  # later requests get another copy
                         del self._given[key]
         except BaseException as error:
-            given.set_exception(error)
+            future.set_exception(error)
             raise
-        given.set_result(pieces)
+        future.set_result(pieces)
         return pieces

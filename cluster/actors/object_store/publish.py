@@ -220,20 +220,20 @@ class FragmentPublisher:
 
         return await self._once(p, ("encoded", what), box)
 
-    async def _once(self, p: Fragment, what: Hashable, put: Callable[[float], T]) -> T:
-        """Return the objects for `what`, put once for all concurrent and later requests."""
-        there = self._there.setdefault(p, {})
-        if (found := there.get(what)) is None:
+    async def _once(self, p: Fragment, key: Hashable, put: Callable[[float], T]) -> T:
+        """Return the objects for `key`, put once for all concurrent and later requests."""
+        objects = self._there.setdefault(p, {})
+        if (found := objects.get(key)) is None:
             slowest = self._rates.slowest
-            found = there[what] = _on(self._thread, functools.partial(put, slowest))
+            found = objects[key] = _on(self._thread, functools.partial(put, slowest))
         try:
             return await asyncio.shield(found)
         finally:
             spent = found.done() and (found in self._late or found.exception() is not None)
             if spent:  # the next request gets the newer version, or may find room
                 self._late.discard(found)
-                if there.get(what) is found:
-                    del there[what]
+                if objects.get(key) is found:
+                    del objects[key]
 
     async def publication(self, payload: Sent) -> Sequence[ray.ObjectRef]:
         """Put the payload of a publication.
@@ -251,10 +251,10 @@ class FragmentPublisher:
             self._there.clear()
             self._late.clear()
             return
-        there = self._there.get(p, {})
-        self._late |= {each for each in there.values() if not each.done()}
-        for what in [what for what, each in there.items() if each.done()]:
-            self._late.discard(there.pop(what))
+        objects = self._there.get(p, {})
+        self._late |= {each for each in objects.values() if not each.done()}
+        for key in [key for key, each in objects.items() if each.done()]:
+            self._late.discard(objects.pop(key))
 
 
 async def soon(asked: Awaitable[T], end_s: float) -> T | None:
@@ -291,5 +291,5 @@ def _put_cut(array: NDArray[Any], bytes_s: float) -> list[ray.ObjectRef]:
 def _put_encoded(sent: Sent, bytes_s: float) -> Encoded:
     """Put an encoded difference and its moments, each cut for a link of this rate."""
     difference, moments = split(sent)
-    beside = None if moments is None else _put_cut(moments, bytes_s)
-    return Encoded(sent.nbytes, _put_cut(difference, bytes_s), beside)
+    moment_parts = None if moments is None else _put_cut(moments, bytes_s)
+    return Encoded(sent.nbytes, _put_cut(difference, bytes_s), moment_parts)

@@ -115,13 +115,13 @@ class Fetching:
 
         Errors: `Unreachable` if an object is lost.
         """
-        todo, flying = deque(enumerate(lots)), dict[Future[Any], tuple[int, Lot]]()
+        pending, flying = deque(enumerate(lots)), dict[Future[Any], tuple[int, Lot]]()
         found: dict[int, Any] = {}
         began_s, came_bytes, over = self._now_s(), 0.0, Event()
         try:
-            while todo or flying:
+            while pending or flying:
                 self._cable.passes()
-                for number, lot in self._next(todo, [lot for _, lot in flying.values()]):
+                for number, lot in self._next(pending, [lot for _, lot in flying.values()]):
                     pulled = self._threads.submit(self._pull, lot.reference, over)
                     flying[pulled] = number, lot
                 for done in wait(flying, return_when=FIRST_COMPLETED).done:

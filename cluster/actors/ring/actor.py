@@ -81,10 +81,10 @@ class RingActor(Conductor):
         shell = await self._open()
         if (error := shell.failure) is not None:
             raise RunFailed(f"the conductor cannot go on: {words_of(error)}") from error
-        for what, late_s in shell.records.late():
+        for kind, late_s in shell.records.late():
             if late_s > LATE_S:
                 why = f"the depot has not answered for {late_s:.0f} s"
-                shell.measures.trouble(what, why)
+                shell.measures.trouble(kind, why)
         return status_of(
             self._run,
             shell.rules,

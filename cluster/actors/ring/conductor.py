@@ -101,8 +101,8 @@ class Conductor(Breakable):
         assert snapshot is not None
         config, layout = self._config, self._layout
         groups = {island: group_name(island) for island in config.island_names}
-        down = config.sync.wire_down
-        measures = Measures(self._run, groups, layout.sizes, down, now_s=time.time())
+        wire_down = config.sync.wire_down
+        measures = Measures(self._run, groups, layout.sizes, wire_down, now_s=time.time())
         self._now_s = Clock(0.0 if memory is None else memory.now_s)
         events, lives = 0, 0
         if memory is not None:

@@ -51,14 +51,14 @@ class ShardActor(Breakable):
         """
         setup_logging()
         watch_process(self._unheard)
-        plain = Config.model_validate_json(config, strict=False)
-        depot = depot_of(plain, Path(run_dir))
-        self.process = ShardProcess(plain, code, depot, owner, self._unheard)
+        parsed_config = Config.model_validate_json(config, strict=False)
+        depot = depot_of(parsed_config, Path(run_dir))
+        self.process = ShardProcess(parsed_config, code, depot, owner, self._unheard)
         self._shard = self.process.shard
         self._public = PublicFragments(self._shard, lambda: self.process.storing.pace.sizes)
         self._actors, self._fates = Directory(namespace), Fates()
         self._hand_ins = HandIns(self.process, self._actors, self._fates)
-        self._offers = Offers(plain, self._actors, self._public.sharing)
+        self._offers = Offers(parsed_config, self._actors, self._public.sharing)
 
     def _unheard(self, error: BaseException) -> None:
         """Record an exception that nobody awaited, for the next answer to `publish`."""

@@ -41,23 +41,23 @@ class HandIns:
         try:
             island = await self._actors.find(name)
             known = self._fates.known(life, fragment)
-            handed = await island.hand_in.remote(life, fragment, known)
+            contribution = await island.hand_in.remote(life, fragment, known)
         except RayError as error:
             return unanswered(self._actors, name, life, Reason.HAND_IN, error)
-        if isinstance(handed, FirstPart):
-            size, facts = self._process.sizes[fragment], handed.part.facts
-            parts = await all_parts(handed, life, fragment, known, size, self._actors)
+        if isinstance(contribution, FirstPart):
+            size, facts = self._process.sizes[fragment], contribution.part.facts
+            parts = await all_parts(contribution, life, fragment, known, size, self._actors)
             if isinstance(parts, Failure | str):
                 return parts
-            handed = facts, await self._process.compute(joined, parts, size)
-        if handed is None:
+            contribution = facts, await self._process.compute(joined, parts, size)
+        if contribution is None:
             return None
-        if (why := flaw(handed, life, fragment)) is not None:
+        if (why := flaw(contribution, life, fragment)) is not None:
             logging.error("what %s handed in is of no use: %s", life, why)
             return Failure(Reason.SENT, why)
-        there = await self._process.compute(self._process.shard.receive, *handed)
-        self._fates.arrived(there.id)
-        return there
+        received = await self._process.compute(self._process.shard.receive, *contribution)
+        self._fates.arrived(received.id)
+        return received
 
     def forget(self) -> None:
         """Cancel all pending requests: the syncer that made them is gone."""

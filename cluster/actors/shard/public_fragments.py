@@ -54,8 +54,10 @@ class PublicFragments:
         `bytes_s`: the learner's rate in bytes a second. `owns`: the ranges that it wants, of
         fragments that it does not want whole. `least`: the oldest versions that it can use.
         """
-        end_s, put = _end_s(), self.sharing.fragment
-        return [await soon(put(p, bytes_s, owns.get(p), least.get(p)), end_s) for p in fragments]
+        end_s, publish = _end_s(), self.sharing.fragment
+        return [
+            await soon(publish(p, bytes_s, owns.get(p), least.get(p)), end_s) for p in fragments
+        ]
 
     async def mean_moments(
         self, fragments: Sequence[Fragment], bytes_s: float, owns: Mapping[Fragment, Range] = WHOLE
@@ -65,8 +67,8 @@ class PublicFragments:
 
         def moments(p: Fragment) -> Coroutine[None, None, Sequence[Boxed]]:
             own, size = owns.get(p), self._sizes()[p]
-            made = functools.partial(self.ranges.moments, p, own, size)
-            return self.sharing.encoded(p, ("moments", own), made, bytes_s, inline_bytes)
+            make = functools.partial(self.ranges.moments, p, own, size)
+            return self.sharing.encoded(p, ("moments", own), make, bytes_s, inline_bytes)
 
         return [await soon(moments(p), end_s) for p in fragments]
 
@@ -79,8 +81,8 @@ class PublicFragments:
         store yet. `own`: as in `shared`.
         """
         end_s, size = _end_s(), self._sizes()[p]
-        made = functools.partial(self.ranges.links, p, older, newer, own, size)
-        links = self.sharing.encoded(p, (older, newer, own), made, bytes_s, INLINE_BYTES)
+        make = functools.partial(self.ranges.links, p, older, newer, own, size)
+        links = self.sharing.encoded(p, (older, newer, own), make, bytes_s, INLINE_BYTES)
         if (found := await soon(links, end_s)) is None or found:
             return found
         return await soon(self.sharing.fragment(p, bytes_s, own, newer), end_s)

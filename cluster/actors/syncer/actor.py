@@ -52,10 +52,13 @@ class SyncerActor(Breakable):
         """
         setup_logging()
         watch_process(self._unheard)
-        plain = Config.model_validate_json(config, strict=False)
-        self._admission, self._fragments = Admission(plain, code), plain.sync.fragments
-        depot = depot_of(plain, Path(run_dir))
-        self.process = SyncerProcess(plain, run, namespace, depot, owner)
+        parsed_config = Config.model_validate_json(config, strict=False)
+        self._admission, self._fragments = (
+            Admission(parsed_config, code),
+            parsed_config.sync.fragments,
+        )
+        depot = depot_of(parsed_config, Path(run_dir))
+        self.process = SyncerProcess(parsed_config, run, namespace, depot, owner)
 
     async def _syncer(self) -> Syncer:
         return (await self.process.up.ready()).syncer
@@ -98,11 +101,11 @@ class SyncerActor(Breakable):
 
         Errors: `Malformed`.
         """
-        up = await self.process.up.ready()
+        records = await self.process.up.ready()
         check_report(event, vitals, adopted, self._fragments)
-        answer = up.syncer.report(event, vitals, adopted)
+        answer = records.syncer.report(event, vitals, adopted)
         if isinstance(answer, Answer):
-            up.notes.vitals(event.life, vitals)
+            records.notes.vitals(event.life, vitals)
         return answer
 
     async def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
@@ -133,8 +136,8 @@ class SyncerActor(Breakable):
 
     def _unheard(self, error: BaseException) -> None:
         """Count an exception that ended a thread, or that a callback of the event loop raised."""
-        if (up := self.process.up.made) is not None:
-            up.syncer.broke(None, raised(Reason.UNHEARD, error))
+        if (records := self.process.up.made) is not None:
+            records.syncer.broke(None, raised(Reason.UNHEARD, error))
 
     async def stop(self, why: str) -> None:
         """Stop the run gracefully; return once the order is durable."""
@@ -165,9 +168,9 @@ class SyncerActor(Breakable):
 
         `held`: the islands that have devices according to the fleet, with their groups.
         """
-        up = await self.process.up.ready()
-        up.notes.held(held)
-        return up.syncer.measures.view(up.syncer.state), up.status()
+        records = await self.process.up.ready()
+        records.notes.held(held)
+        return records.syncer.measures.view(records.syncer.state), records.status()
 
     async def status(self) -> RunStatus:
         """Return the status of the run.
@@ -182,7 +185,7 @@ class SyncerActor(Breakable):
         The summary is returned even if the depot no longer answers; the log then says what is not
         durable.
         """
-        up = await self.process.up.ready()
-        up.syncer.close()
-        await up.close()
-        return up.syncer.measures.summary(up.syncer.state, up.now_s())
+        records = await self.process.up.ready()
+        records.syncer.close()
+        await records.close()
+        return records.syncer.measures.summary(records.syncer.state, records.now_s())

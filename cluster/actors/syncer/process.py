@@ -79,30 +79,30 @@ class SyncerProcess:
         edition = await asyncio.to_thread(edition_of, self._depot)
         rule = rule_of(config, layout, edition)
         groups = {island: group_name(island) for island in config.island_names}
-        down, now_s = config.sync.wire_down, time.time()
+        wire_down, now_s = config.sync.wire_down, time.time()
         measures = Measures(
             self._run,
             groups,
             layout.sizes,
-            down,
+            wire_down,
             now_s=now_s,
             wire_moments=wire_of_moments(config),
         )
-        asked = await asyncio.to_thread(runs.asked_for_stored, self._depot, self._owner)
-        come = await restore(
-            self._depot, rule, measures, self._shards.recover, self._hears, from_stored=asked
+        from_stored = await asyncio.to_thread(runs.asked_for_stored, self._depot, self._owner)
+        comeback = await restore(
+            self._depot, rule, measures, self._shards.recover, self._hears, from_stored=from_stored
         )
-        back, resume = (None, None) if come is None else come
-        if back is not None:
+        recovered, resume = (None, None) if comeback is None else comeback
+        if recovered is not None:
             logging.warning(
                 "back as generation %d at event %d, %d heard again%s",
-                back.generation,
-                back.seq,
-                back.heard,
-                f"; {back.damage}" if back.damage else "",
+                recovered.generation,
+                recovered.seq,
+                recovered.heard,
+                f"; {recovered.damage}" if recovered.damage else "",
             )
-        generation, seq = (0, 0) if back is None else (back.generation, back.seq)
-        clock = Clock(0.0 if back is None else back.last_s)
+        generation, seq = (0, 0) if recovered is None else (recovered.generation, recovered.seq)
+        clock = Clock(0.0 if recovered is None else recovered.last_s)
         notes = await asyncio.to_thread(Notes, self._depot, measures, clock)
         tape = await asyncio.to_thread(
             Tape,
@@ -114,7 +114,7 @@ class SyncerProcess:
         )
         syncer = Syncer(
             rule,
-            initial(rule) if back is None else back.state,
+            initial(rule) if recovered is None else recovered.state,
             self.ports,
             now_s=clock,
             tape=tape,
@@ -124,7 +124,7 @@ class SyncerProcess:
         )
         if resume is not None:
             syncer.feed(resume)
-        if asked:
+        if from_stored:
             await done(tape.flush())
             if tape.trouble is None:
                 await asyncio.to_thread(self._depot.remove, runs.FROM_STORED)
