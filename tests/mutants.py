@@ -512,7 +512,7 @@ MUTANTS = (
     Mutant(
         "a file under the name of another is taken",
         SEALED,
-        "if said.get(key, value) != value:",
+        "if identity.get(key, value) != value:",
         "if False:",
     ),
     Mutant(
@@ -530,13 +530,13 @@ MUTANTS = (
     Mutant(
         "what is passed over is not said",
         RESTORE,
-        "damage=joined(back.damage, passed_over(stored, wanted, found)))",
-        "damage=back.damage)",
+        "damage=joined(comeback.damage, passed_over(stored, wanted, found)))",
+        "damage=comeback.damage)",
     ),
     Mutant(
         "the state of a ring is believed",
         KEEPING,
-        'if "sha256" in told:',
+        'if "sha256" in metadata:',
         "if False:",
     ),
     Mutant(
@@ -1292,7 +1292,7 @@ MUTANTS = (
     Mutant(
         "a learner does not hear what was merged",
         FATES,
-        "                known.merged.append(said)\n",
+        "                known.merged.append(contribution)\n",
         "                pass\n",
     ),
     # rings, and tasks

@@ -26,18 +26,18 @@ async def final_state(
 
     An island that may give it later is asked again, after the other ones.
     """
-    asked = deque(lives)
+    candidates = deque(lives)
     end_s, why = now_s() + FINAL_S, "no island has it"
-    while asked:
-        said = await ports.state_of(life := asked.popleft())
-        if isinstance(said, RingState):
-            if said.held == wanted:
-                return said
+    while candidates:
+        answer = await ports.state_of(life := candidates.popleft())
+        if isinstance(answer, RingState):
+            if answer.held == wanted:
+                return answer
             why = f"{life} has another one"
             continue
-        why = f"{life}: {said.why}"
+        why = f"{life}: {answer.why}"
         log.warning("the final state is not given, %s", why)
-        if said.again and now_s() < end_s:
-            asked.append(life)
+        if answer.again and now_s() < end_s:
+            candidates.append(life)
             await asyncio.sleep(AGAIN_S)
     return why

@@ -196,50 +196,50 @@ class RingMember:
         while held.step < self._config.run.steps:
             before_s = time.perf_counter()
             batch = batches()
-            tokens, fed_s = self._task.tokens(batch), time.perf_counter()
+            tokens, loaded_s = self._task.tokens(batch), time.perf_counter()
             loss, buckets = step.gradients(state, batch)
             jax.block_until_ready(buckets)
             if self.spoil != 1.0:
                 buckets = [each * self.spoil for each in buckets]
             if not step.sound(loss, buckets):
                 raise NotFinite(held.step + 1, float(loss))
-            idle_s = self._pace.idle(time.perf_counter() - fed_s, before_s, self.drag)
+            idle_s = self._pace.idle(time.perf_counter() - loaded_s, before_s, self.drag)
             with self._lock:
                 leaving = self._pausing >= turn.ring
             computed_s = time.perf_counter()
             first = held.step == turn.held.step
-            others = meeting.connections() if first else frozenset[int]()
+            other_connections = meeting.connections() if first else frozenset[int]()
             try:
-                buckets, told = step.mean(loss, buckets, tokens, leaving)
+                buckets, totals = step.mean(loss, buckets, tokens, leaving)
                 if first:  # the library connects only when it has something to send
-                    self._wires = meeting.connections() - others
+                    self._wires = meeting.connections() - other_connections
             except jax.errors.JaxRuntimeError as error:
                 log.warning("ring %d broke in step %d: %s", turn.ring, held.step + 1, error)
                 self._reports.spent(
-                    data_s=fed_s - before_s,
+                    data_s=loaded_s - before_s,
                     idle_s=idle_s,
                     talking_s=time.perf_counter() - computed_s,
                 )
                 return state, held, tokens
-            heard_s = time.perf_counter()
+            summed_s = time.perf_counter()
             state = step.update(state, buckets, held.step)
             jax.block_until_ready(state.params)
             held = TrainingPosition(
-                held.step + 1, held.tokens + told.tokens, held.windows + windows
+                held.step + 1, held.tokens + totals.tokens, held.windows + windows
             )
             ended_s = time.perf_counter()
             self._reports.stepped(tokens)
             if not first:  # the first step also waited for all members to arrive
                 self._reports.took(ended_s - before_s)
             self._reports.spent(
-                loss=told.loss,
-                data_s=fed_s - before_s,
+                loss=totals.loss,
+                data_s=loaded_s - before_s,
                 idle_s=idle_s,
-                computing_s=computed_s - fed_s - idle_s + ended_s - heard_s,
-                talking_s=heard_s - computed_s,
+                computing_s=computed_s - loaded_s - idle_s + ended_s - summed_s,
+                talking_s=summed_s - computed_s,
             )
-            self._tell(turn, told, held, state)
-            if told.leaving:
+            self._tell(turn, totals, held, state)
+            if totals.leaving:
                 break
         return state, held, 0
 

@@ -23,13 +23,13 @@ def member_batches(
     stream = task.stream(windows)
     number, start = divmod(turn.held.windows, lease_windows)
     stream.add(Lease(number, start))
-    mine = slice(turn.rank * windows // turn.members, (turn.rank + 1) * windows // turn.members)
+    own_rows = slice(turn.rank * windows // turn.members, (turn.rank + 1) * windows // turn.members)
 
     def batch() -> Any:
         nonlocal number
         while stream.remaining < windows:
             number += 1
             stream.add(Lease(number))
-        return jax.tree.map(lambda leaf: leaf[mine], stream.next())
+        return jax.tree.map(lambda leaf: leaf[own_rows], stream.next())
 
     return batch

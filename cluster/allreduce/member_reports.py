@@ -25,8 +25,8 @@ class MemberReports:
 
     def stepped(self, tokens: int) -> None:
         """Count a step; `tokens`: in this island's share of the batch."""
-        done = self._progress
-        self._progress = Progress(done.steps + 1, done.tokens + tokens, Lease(0))
+        progress = self._progress
+        self._progress = Progress(progress.steps + 1, progress.tokens + tokens, Lease(0))
 
     def took(self, step_s: float) -> None:
         """Add a step of `step_s` seconds to the moving average of the step time."""
@@ -34,9 +34,9 @@ class MemberReports:
 
     def spent(self, loss: float | None = None, **seconds: float) -> None:
         """Add seconds to the fields of `Vitals` with these names. `loss`: a new latest loss."""
-        now = self._vitals
-        more = {key: getattr(now, key) + each for key, each in seconds.items()}
-        self._vitals = replace(now, loss=now.loss if loss is None else loss, **more)
+        vitals = self._vitals
+        sums = {key: getattr(vitals, key) + each for key, each in seconds.items()}
+        self._vitals = replace(vitals, loss=vitals.loss if loss is None else loss, **sums)
 
     def report(self, life: Life, *, always: bool) -> None:
         """Send a report if the last one is at least `REPORT_S` old, or if `always`."""

@@ -168,12 +168,12 @@ def join(address: str, members: int, rank: int) -> None:
 
 def connections() -> frozenset[int]:
     """Return the inode numbers of this process's sockets; none on a system without /proc."""
-    found: set[int] = set()
+    inodes: set[int] = set()
     for each in Path("/proc/self/fd").glob("*"):
         with suppress(OSError):  # the file was closed in the meantime
             if (named := SOCKET.fullmatch(os.readlink(each))) is not None:
-                found.add(int(named[1]))
-    return frozenset(found)
+                inodes.add(int(named[1]))
+    return frozenset(inodes)
 
 
 def hang_up(mine: frozenset[int]) -> None:

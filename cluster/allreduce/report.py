@@ -104,7 +104,7 @@ def _figures(rules: Rules, ring: Ring, counts: Counts, now_s: float) -> Figures:
         unsound_merges=0,
         trouble=counts.not_finite,
         merges_lost=counts.merges_lost,
-        not_durable="; ".join(f"{what}: {why}" for what, why in counts.troubles.items()),
+        not_durable="; ".join(f"{subject}: {why}" for subject, why in counts.troubles.items()),
         damage=counts.damage,
         up_bytes=counts.up_bytes,
         down_bytes=counts.down_bytes,
@@ -171,9 +171,9 @@ def summary_of(ring: Ring, counts: Counts, now_s: float) -> dict[str, object]:
 
 def _mean_participants(counts: Counts, merges: int) -> float:
     """Return the mean number of members of a step; repeated steps count each time."""
-    done = sum(watched.contributions for watched in counts.islands.values())
+    contributions = sum(watched.contributions for watched in counts.islands.values())
     steps = merges + counts.merges_lost
-    return done / steps if steps else 0.0
+    return contributions / steps if steps else 0.0
 
 
 def _known(value: float) -> float | None:

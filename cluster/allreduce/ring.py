@@ -196,10 +196,10 @@ def _settle(rules: Rules, ring: Ring) -> Outcome:
             return _form(rules, _back(ring, ring.kept))  # no island has the last step any more
         ring = ring if donor is not None else _back(ring, ring.kept)
         return replace(ring, stage=RingStage.ENDING), (RingFinish(donor),)
-    gone = {i: each for i, each in ring.members.items() if i in ring.leaving}
-    ring, released = _release(ring, gone, "drained")
-    ring, formed = _form(rules, ring)
-    return ring, (*released, *formed)
+    leavers = {i: each for i, each in ring.members.items() if i in ring.leaving}
+    ring, release_effects = _release(ring, leavers, "drained")
+    ring, form_effects = _form(rules, ring)
+    return ring, (*release_effects, *form_effects)
 
 
 def _pause(rules: Rules, ring: Ring) -> Outcome:
@@ -211,8 +211,8 @@ def _pause(rules: Rules, ring: Ring) -> Outcome:
         why = ring.stopping
     elif leaving := sorted(ring.leaving & {life.island for life in ring.turning}):
         why = f"{', '.join(leaving)} leaves"
-    elif rules.elastic and (new := sorted(i for i, m in ring.members.items() if m.is_new)):
-        why = f"{', '.join(new)} joins"
+    elif rules.elastic and (newcomers := sorted(i for i, m in ring.members.items() if m.is_new)):
+        why = f"{', '.join(newcomers)} joins"
     if why is None:
         return ring, ()
     return replace(ring, stage=RingStage.PAUSING), (Pause(ring.ring, why),)
@@ -220,10 +220,10 @@ def _pause(rules: Rules, ring: Ring) -> Outcome:
 
 def _form(rules: Rules, ring: Ring) -> Outcome:
     """Form a ring if enough islands wait; no ring runs now."""
-    there = [ring.members[island] for island in sorted(ring.members)]
+    present = [ring.members[island] for island in sorted(ring.members)]
     first = ring.held.step == 0 and ring.ring == 0
     needed = rules.count - len(ring.leaving) if first or not rules.elastic else 1
-    if len(there) < max(1, needed):
+    if len(present) < max(1, needed):
         return ring, ()
     if rules.elastic and (donor := _donor(ring, ring.held)) is not None:
         held, why = ring.held, "all go on from what they have"
@@ -234,9 +234,9 @@ def _form(rules: Rules, ring: Ring) -> Outcome:
         why = f"{ring.broken}; from the last snapshot" if ring.broken else "all are there"
     ring = _back(ring, held)
     number = ring.ring + 1
-    members = {each.life.island: replace(each, turns=True) for each in there}
+    members = {each.life.island: replace(each, turns=True) for each in present}
     ring = replace(ring, stage=RingStage.TURNING, ring=number, members=members, broken=None)
-    return ring, (Form(number, tuple(each.life for each in there), held, donor, why),)
+    return ring, (Form(number, tuple(each.life for each in present), held, donor, why),)
 
 
 def _back(ring: Ring, held: TrainingPosition) -> Ring:
@@ -264,5 +264,5 @@ def _with(ring: Ring, member: RingMemberState) -> Ring:
 
 
 def _without(ring: Ring, *islands: Island) -> Ring:
-    gone: Iterable[Island] = islands
-    return replace(ring, members={i: m for i, m in ring.members.items() if i not in gone})
+    removed: Iterable[Island] = islands
+    return replace(ring, members={i: m for i, m in ring.members.items() if i not in removed})

@@ -147,8 +147,8 @@ class RingEffects:
         ring, state = run.ring.ring, run.snapshot
         if donor is not None and state.held != wanted:
             members = [each.life for each in run.ring.members.values() if each.held == wanted]
-            asked = sorted(members, key=lambda life: life != donor)
-            found = await final_state(self._ports, asked, wanted, self._now_s)
+            candidates = sorted(members, key=lambda life: life != donor)
+            found = await final_state(self._ports, candidates, wanted, self._now_s)
             if isinstance(found, str):
                 log.error("the final state is lost: %s", found)
                 run.feed(FinalStateLost(wanted, found))

@@ -69,8 +69,8 @@ def save_state(depot: Depot, state: RingState, keep: int) -> None:
     """
     arrays = {f"p{i:05d}": leaf for i, leaf in enumerate(state.params)}
     arrays |= {f"m{i:05d}": leaf for i, leaf in enumerate(state.moments or ())}
-    told = {"held": json_text(asdict(state.held)), "moments": str(state.moments is not None)}
-    depot.write(name_of(state.held), *seal(arrays, UNNAMED, told))
+    metadata = {"held": json_text(asdict(state.held)), "moments": str(state.moments is not None)}
+    depot.write(name_of(state.held), *seal(arrays, UNNAMED, metadata))
     for name in _states(depot)[:-keep]:
         depot.remove(name)
 
@@ -112,13 +112,13 @@ def _load(depot: Depot, name: str) -> RingState:
     try:
         content = depot.read(name)
         length = int.from_bytes(content[:LENGTH], "little")
-        told = json.loads(content[LENGTH : LENGTH + length])["__metadata__"]
-        if "sha256" in told:
-            arrays, told = unseal_all(depot, name, UNNAMED)
+        metadata = json.loads(content[LENGTH : LENGTH + length])["__metadata__"]
+        if "sha256" in metadata:
+            arrays, metadata = unseal_all(depot, name, UNNAMED)
         else:  # an old file, from before states had a checksum
             arrays = load(content)
-        held = TrainingPosition(**json.loads(told["held"]))
-        has_moments = told["moments"] == "True"
+        held = TrainingPosition(**json.loads(metadata["held"]))
+        has_moments = metadata["moments"] == "True"
     except FileNotFoundError as error:
         raise Damaged(f"{name} is not there") from error
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
@@ -208,8 +208,8 @@ def read_back(depot: Depot) -> RingComeback:
     known = None if memory is None else memory.ring.kept
     if state is None:
         if damaged or (known is not None and known.step > 0):
-            there = "" if known is None else f", and the last one was {name_of(known)}"
-            raise Damaged("; ".join([f"{depot} has no state of the ring{there}", *damaged]))
+            detail = "" if known is None else f", and the last one was {name_of(known)}"
+            raise Damaged("; ".join([f"{depot} has no state of the ring{detail}", *damaged]))
         return RingComeback(memory, None, None)
     if memory is None and (damaged or state.held.step > 0):
         memory = _anew(depot, state)

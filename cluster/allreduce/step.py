@@ -49,15 +49,15 @@ class RingStep:
     def __init__(self, task: Task, spec: OptimizerSpec, wire: Wire, members: int) -> None:
         """Prepare the step. `members`: number; their devices come last in `jax.devices()`."""
         self._task, self._spec, self._wire, self._members = task, spec, wire, members
-        local = jax.local_devices()
-        self.platform = local[0].platform
+        local_devices = jax.local_devices()
+        self.platform = local_devices[0].platform
         ring = [d for d in jax.devices() if members == 1 or d.process_index > 0]
-        self._here = NamedSharding(Mesh(np.array(local), (AXIS,)), PartitionSpec())
-        self._split = NamedSharding(Mesh(np.array(local), (AXIS,)), PartitionSpec(AXIS))
+        self._here = NamedSharding(Mesh(np.array(local_devices), (AXIS,)), PartitionSpec())
+        self._split = NamedSharding(Mesh(np.array(local_devices), (AXIS,)), PartitionSpec(AXIS))
         self._mesh = Mesh(np.array(ring), (AXIS,))
         self._direction = direction(spec, task)
-        like = jax.eval_shape(lambda: task.init(0))
-        leaves, self._structure = jax.tree.flatten(like)
+        template = jax.eval_shape(lambda: task.init(0))
+        leaves, self._structure = jax.tree.flatten(template)
         self._shapes = [leaf.shape for leaf in leaves]
         self.sizes = [leaf.size for leaf in leaves]
         self._buckets = buckets_of(self.sizes)
@@ -82,8 +82,8 @@ class RingStep:
         placed = self._place(params)
         if moments is None:
             return InnerState(placed, self._fresh(placed))
-        like = jax.eval_shape(self._direction.init, placed)
-        tree = jax.tree.unflatten(jax.tree.structure(like), moments)
+        template = jax.eval_shape(self._direction.init, placed)
+        tree = jax.tree.unflatten(jax.tree.structure(template), moments)
         return InnerState(placed, self._place(tree))
 
     def _place(self, tree: Tree) -> Tree:
@@ -115,14 +115,16 @@ class RingStep:
         """
         words = jnp.stack([loss, jnp.float32(tokens), jnp.float32(leaving)])
         if self._members > 1:
-            whole = NamedSharding(self._mesh, PartitionSpec())
-            given = jax.tree.map(lambda x: _shared(x, whole), (buckets, words))
-            found = jax.tree.map(lambda x: _own(x, self._here), self._sum(*given))
-            buckets, words = found
+            replicated = NamedSharding(self._mesh, PartitionSpec())
+            shared_arrays = jax.tree.map(lambda x: _shared(x, replicated), (buckets, words))
+            sums = jax.tree.map(lambda x: _own(x, self._here), self._sum(*shared_arrays))
+            buckets, words = sums
         jax.block_until_ready(buckets)
-        total_loss, all_tokens, leaving_now = np.asarray(words)
-        told = StepTotals(float(total_loss) / self._members, round(all_tokens), round(leaving_now))
-        return buckets, told
+        total_loss, all_tokens, leaving_members = np.asarray(words)
+        totals = StepTotals(
+            float(total_loss) / self._members, round(all_tokens), round(leaving_members)
+        )
+        return buckets, totals
 
     def update(self, state: InnerState, buckets: list[jax.Array], clock: int) -> InnerState:
         """Take a step of the optimizer at the learning rate of `clock`; it donates `state`."""
@@ -142,16 +144,16 @@ class RingStep:
         return [self._bucket_mean(each) for each in buckets], lax.psum(words, AXIS)
 
     def _bucket_mean(self, bucket: jax.Array) -> jax.Array:
-        ways = self._mesh.size
+        members = self._mesh.size
         if self._wire is Wire.F32:
-            return lax.psum(bucket, AXIS) / ways
+            return lax.psum(bucket, AXIS) / members
         # XLA turns a bf16 psum between CPUs into an f32 one before it sends it. So the sum consists
         # of two collectives that only move bits: each member gets one part from all (all-to-all),
         # sums it in f32, and sends the mean to all (all-gather).
-        filled = jnp.pad(bucket, (0, padded(bucket.size, ways) - bucket.size))
-        parts = lax.all_to_all(_bits(filled).reshape(ways, -1), AXIS, 0, 0)
-        mine = _floats(parts).sum(0) / ways
-        return _floats(lax.all_gather(_bits(mine), AXIS)).reshape(-1)[: bucket.size]
+        padded_bucket = jnp.pad(bucket, (0, padded(bucket.size, members) - bucket.size))
+        parts = lax.all_to_all(_bits(padded_bucket).reshape(members, -1), AXIS, 0, 0)
+        own_mean = _floats(parts).sum(0) / members
+        return _floats(lax.all_gather(_bits(own_mean), AXIS)).reshape(-1)[: bucket.size]
 
     def _updated(self, state: InnerState, buckets: list[jax.Array], clock: jax.Array) -> InnerState:
         leaves: list[jax.Array] = [jnp.zeros(0)] * len(self.sizes)

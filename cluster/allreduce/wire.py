@@ -38,8 +38,8 @@ def wire_bytes(sizes: Sequence[int], members: int, wire: Wire) -> int:
     if members == 1:
         return 0
     gradients = sum(padded(sum(sizes[i] for i in each), members) for each in buckets_of(sizes))
-    whole = wire.bytes_of(gradients) + Wire.F32.bytes_of(WORDS)
-    return 2 * (members - 1) * whole // members
+    total = wire.bytes_of(gradients) + Wire.F32.bytes_of(WORDS)
+    return 2 * (members - 1) * total // members
 
 
 def padded(size: int, members: int) -> int:

@@ -24,6 +24,6 @@ def stranger(config: Config, who: Join) -> str | None:
     if (group := groups.get(named["group"])) is None:
         return f"{who.island} is of no group of this run, which has {', '.join(groups)}"
     if (who.group, who.region) != (group.group, group.region):
-        said = f"group {who.group[:LONGEST_TOLD]!r} and region {str(who.region)[:LONGEST_TOLD]!r}"
-        return f"{who.island} says {said}, but its group's region is {str(group.region)!r}"
+        claim = f"group {who.group[:LONGEST_TOLD]!r} and region {str(who.region)[:LONGEST_TOLD]!r}"
+        return f"{who.island} says {claim}, but its group's region is {str(group.region)!r}"
     return None

@@ -51,8 +51,11 @@ class Draft:
             if more:
                 raise UserMistake("\n".join(more))
             return self.config
-        found = [*map(str, self.problems), *(line for text in more for line in text.splitlines())]
-        lines = dict.fromkeys(f"  {problem}" for problem in found)
+        problems = [
+            *map(str, self.problems),
+            *(line for text in more for line in text.splitlines()),
+        ]
+        lines = dict.fromkeys(f"  {problem}" for problem in problems)
         count = f"{len(lines)} problem{'s' if len(lines) > 1 else ''}"
         raise UserMistake("\n".join([f"{self.origin}: {count}", *lines]))
 
@@ -115,18 +118,18 @@ def draft(tables: Mapping[str, Any], *, origin: str, overrides: Sequence[str] = 
     valid ones.
     """
     changed = copy.deepcopy(dict(tables))
-    found = [problem for text in overrides for problem in override(changed, text)]
+    override_problems = [problem for text in overrides for problem in override(changed, text)]
     config, mistakes = _salvage(changed)
     broken = [mistake["loc"] for mistake in mistakes]
-    problems = [*found, *(problem_of(mistake) for mistake in mistakes)]
-    between: list[Problem] = []
+    problems = [*override_problems, *(problem_of(mistake) for mistake in mistakes)]
+    cross_problems: list[Problem] = []
     if not any(_touches(location, read) for location in broken for read in ("run.mode", "islands")):
-        config, between = resolved(config, said_in(config, tables, overrides))
+        config, cross_problems = resolved(config, said_in(config, tables, overrides))
     for check in CHECKS:
         if not any(_touches(location, read) for location in broken for read in check.reads):
-            between += check.problems(config)
-    broken += [tuple(problem.where.split(".")) for problem in between]
-    return Draft(config, origin, (*problems, *between), tuple(broken))
+            cross_problems += check.problems(config)
+    broken += [tuple(problem.where.split(".")) for problem in cross_problems]
+    return Draft(config, origin, (*problems, *cross_problems), tuple(broken))
 
 
 def _salvage(tables: Mapping[str, Any]) -> tuple[Config, list[ErrorDetails]]:
@@ -135,9 +138,9 @@ def _salvage(tables: Mapping[str, Any]) -> tuple[Config, list[ErrorDetails]]:
         return Config.model_validate(tables), []
     except ValidationError as error:
         mistakes = error.errors(include_url=False)
-    sound = copy.deepcopy(dict(tables))
-    _take_out(sound, [mistake["loc"] for mistake in mistakes])
-    return _salvage(sound)[0], mistakes
+    sound_tables = copy.deepcopy(dict(tables))
+    _take_out(sound_tables, [mistake["loc"] for mistake in mistakes])
+    return _salvage(sound_tables)[0], mistakes
 
 
 def _touches(location: Location, read: str) -> bool:

@@ -49,19 +49,21 @@ def slices_have_as_many_hosts(config: Config) -> Iterator[Problem]:
             continue
         chips, hosts = slices.chips(machines.topology), slices.hosts(machines.topology, kind, given)
         each = given or slices.chips_per_host(machines.topology, kind)
-        says = f" as {where}.resources.TPU says" if given else ""
-        what = f"a slice {machines.topology} of {kind} has {chips} chips, {each:g} on a host{says}"
+        source = f" as {where}.resources.TPU says" if given else ""
+        slice_text = (
+            f"a slice {machines.topology} of {kind} has {chips} chips, {each:g} on a host{source}"
+        )
         if chips % each and hosts > 1:
             yield Problem(
                 f"{where}.topology",
-                f"{what}: its hosts would not have equally many, as they must; take another",
+                f"{slice_text}: its hosts would not have equally many, as they must; take another",
             )
         elif hosts != machines.hosts:
-            one, are = slices.largest_of_one_host(kind), "host" if hosts == 1 else "hosts"
+            largest, noun = slices.largest_of_one_host(kind), "host" if hosts == 1 else "hosts"
             yield Problem(
                 f"{where}.hosts",
-                f"{what}: {hosts} {are}, and {machines.hosts} is given; "
-                f"say hosts = {hosts}, or take another slice (of one host: {one} at most)",
+                f"{slice_text}: {hosts} {noun}, and {machines.hosts} is given; "
+                f"say hosts = {hosts}, or take another slice (of one host: {largest} at most)",
             )
 
 
@@ -88,15 +90,15 @@ def meshes_can_be(config: Config) -> Iterator[Problem]:
     for where, machines in _machines(config):
         mesh, hosts = machines.mesh, machines.hosts
         sizes = {"data": mesh.data, "fsdp": mesh.fsdp, "tensor": mesh.tensor}
-        if len(rest := [name for name, size in sizes.items() if size == -1]) > 1:
-            which = " and ".join(rest)
-            yield Problem(f"{where}.mesh", f"{which} are both -1, the rest; give one a size")
+        if len(free_axes := [name for name, size in sizes.items() if size == -1]) > 1:
+            axes = " and ".join(free_axes)
+            yield Problem(f"{where}.mesh", f"{axes} are both -1, the rest; give one a size")
         known = math.prod(size for size in sizes.values() if size != -1)
-        if machines.on_cpu and len(rest) == 1 and hosts % known:
-            are = f"are {hosts}" if hosts > 1 else "is one"
+        if machines.on_cpu and len(free_axes) == 1 and hosts % known:
+            count = f"are {hosts}" if hosts > 1 else "is one"
             yield Problem(
                 f"{where}.mesh",
-                f"is of a multiple of {known} devices, and there {are}, one to a host on CPUs; "
+                f"is of a multiple of {known} devices, and there {count}, one to a host on CPUs; "
                 "give every axis a size, and there are as many",
             )
         if machines.on_cpu and mesh.devices is not None and mesh.devices % hosts:
@@ -111,10 +113,10 @@ def meshes_can_be(config: Config) -> Iterator[Problem]:
 def batches_divide(config: Config) -> Iterator[Problem]:
     """Check that a batch splits evenly over the data and fsdp axes of its mesh."""
     for number, group in enumerate(config.islands):
-        ways = group.mesh.data * group.mesh.fsdp
-        if group.mesh.devices is not None and group.batch_size % ways:
+        splits = group.mesh.data * group.mesh.fsdp
+        if group.mesh.devices is not None and group.batch_size % splits:
             yield Problem(
                 f"islands.{number}.batch_size",
-                f"{group.batch_size} windows cannot be split over {ways} devices, data x fsdp of "
-                f"its mesh; use a multiple of {ways}",
+                f"{group.batch_size} windows cannot be split over {splits} devices, data x fsdp of "
+                f"its mesh; use a multiple of {splits}",
             )

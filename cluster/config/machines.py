@@ -192,21 +192,21 @@ def parse_cluster(tables: Mapping[str, Any], origin: str) -> ClusterFile:
     Errors: `UserMistake` with every problem.
     """
     try:
-        read = ClusterFile.model_validate(tables)
-        found = list(_between(read))
+        cluster = ClusterFile.model_validate(tables)
+        problems = list(_between(cluster))
     except ValidationError as error:
         mistakes = error.errors()
-        inside = {mistake["loc"][0] for mistake in mistakes if len(mistake["loc"]) > 1}
-        found = [
+        nested_keys = {mistake["loc"][0] for mistake in mistakes if len(mistake["loc"]) > 1}
+        problems = [
             _problem(mistake)
             for mistake in mistakes
-            if mistake["type"] != "too_short" or mistake["loc"][0] not in inside
+            if mistake["type"] != "too_short" or mistake["loc"][0] not in nested_keys
         ]
-        read = None
-    if read is None or found:
-        lines = [f"{origin}: {len(found)} problem{'s' if len(found) > 1 else ''}"]
-        raise UserMistake("\n".join([*lines, *(f"  {problem}" for problem in found)]))
-    return read
+        cluster = None
+    if cluster is None or problems:
+        lines = [f"{origin}: {len(problems)} problem{'s' if len(problems) > 1 else ''}"]
+        raise UserMistake("\n".join([*lines, *(f"  {problem}" for problem in problems)]))
+    return cluster
 
 
 def _problem(mistake: ErrorDetails) -> Problem:

@@ -47,8 +47,8 @@ NESTEROV: Mapping[str, object] = {"outer.learning_rate": 0.7, "outer.momentum": 
 
 def preset_of(config: Config) -> Preset | None:
     """Return the preset of the mode; None if decoupled, which takes the keys of `[sync]` as is."""
-    everyone = max(1, len(config.island_names))
-    lock_step = {"quorum": everyone, "merge": "mean", "anchor": "base"}
+    island_count = max(1, len(config.island_names))
+    lock_step = {"quorum": island_count, "merge": "mean", "anchor": "base"}
     match config.run.mode:
         case Mode.DECOUPLED:
             return None
@@ -67,7 +67,7 @@ def preset_of(config: Config) -> Preset | None:
         case Mode.DATA_PARALLEL:
             return Preset(
                 "sums the gradients of all islands at every step",
-                {"quorum": everyone},
+                {"quorum": island_count},
             )
         case Mode.ELASTIC:
             return Preset(
@@ -107,14 +107,14 @@ def said_in(config: Config, tables: Mapping[str, Any], overrides: Sequence[str])
         {text.partition("=")[0].strip() for text in overrides},
     )
     run = tables.get("run")
-    with_its_mode = isinstance(run, Mapping) and "mode" in run and "run.mode" not in named
-    in_file = {f"sync.{key}" for key in config.sync.model_fields_set}
-    in_file |= {f"sync.outer.{key}" for key in config.sync.outer.model_fields_set}
+    has_own_mode = isinstance(run, Mapping) and "mode" in run and "run.mode" not in named
+    file_keys = {f"sync.{key}" for key in config.sync.model_fields_set}
+    file_keys |= {f"sync.outer.{key}" for key in config.sync.outer.model_fields_set}
 
     def said(path: str) -> bool:
         key = path.removeprefix("sync.")
         changed = values[key] != DEFAULTS[key]
-        return changed or path in named or (with_its_mode and path in in_file)
+        return changed or path in named or (has_own_mode and path in file_keys)
 
     return said
 
@@ -167,10 +167,10 @@ def problems_of_ring(config: Config) -> Iterator[Problem]:
         )
     sizes = {group.batch_size for group in config.islands}
     if len(sizes) > 1:
-        told = ", ".join(f"{group.group} has {group.batch_size}" for group in config.islands)
+        groups = ", ".join(f"{group.group} has {group.batch_size}" for group in config.islands)
         yield Problem(
             "islands",
-            f"{told}, and the mean of their gradients would not be that of the windows: give all "
+            f"{groups}, and the mean of their gradients would not be that of the windows: give all "
             f'groups one batch_size, or use run.mode = "{Mode.DECOUPLED}", which weighs tokens',
         )
     for number, group in enumerate(config.islands):
@@ -180,7 +180,7 @@ def problems_of_ring(config: Config) -> Iterator[Problem]:
                 f'run.mode = "{mode}" runs on CPUs only so far: the processes of a ring meet at '
                 "one that has no accelerator; take them out",
             )
-        for key, bad, remedy in (
+        for key, refused, remedy in (
             ("spares", group.spares > 0, "leave it at 0: whoever returns is waited for"),
             ("encode", group.encode != "host", 'leave it at "host": there are no deltas to encode'),
             ("region", group.region is not None, "leave it out: all read one order of the data"),
@@ -190,7 +190,7 @@ def problems_of_ring(config: Config) -> Iterator[Problem]:
                 "leave it at false: nothing begins without all islands",
             ),
         ):
-            if bad:
+            if refused:
                 yield Problem(f"islands.{number}.{key}", f'not in run.mode = "{mode}"; {remedy}')
 
 

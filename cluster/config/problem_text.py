@@ -65,10 +65,10 @@ def problem_of(mistake: ErrorDetails) -> Problem:
         case "missing":
             return Problem(where, "is missing; it has no default")
         case "string_pattern_mismatch":
-            what = PATTERNS[context["pattern"]]
+            phrase = PATTERNS[context["pattern"]]
         case _:
-            what = PHRASES.get(kind, mistake["msg"]).format(**context).replace("'", '"')
-    return Problem(where, f"{what}, given {shown(mistake['input'])}")
+            phrase = PHRASES.get(kind, mistake["msg"]).format(**context).replace("'", '"')
+    return Problem(where, f"{phrase}, given {shown(mistake['input'])}")
 
 
 def shown(value: object) -> str:

@@ -24,8 +24,8 @@ def chips(topology: str) -> int:
 
 def chips_per_host(topology: str, accelerator: str) -> int:
     """Return how many chips of a slice one host has by default."""
-    all_of_it = chips(topology)
-    return all_of_it if accelerator in DENSE and all_of_it <= DENSE_CHIPS else CHIPS
+    chip_count = chips(topology)
+    return chip_count if accelerator in DENSE and chip_count <= DENSE_CHIPS else CHIPS
 
 
 def hosts(topology: str, accelerator: str, on_a_host: float | None = None) -> int:

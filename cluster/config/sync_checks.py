@@ -45,12 +45,13 @@ def overlap_fits(config: Config) -> Iterator[Problem]:
 def one_outer_optimizer(config: Config) -> Iterator[Problem]:
     """Check that the outer step is either our SGD or a target, and that options have a target."""
     outer = config.sync.outer
-    own = {"learning_rate", "momentum", "nesterov"} & outer.model_fields_set
+    sgd_keys = {"learning_rate", "momentum", "nesterov"} & outer.model_fields_set
     if outer.target is None and outer.options:
         yield Problem("sync.outer.options", "are those of a target, and there is none")
-    if outer.target is not None and (own := sorted(k for k in own if _changed(outer, k))):
+    if outer.target is not None and (sgd_keys := sorted(k for k in sgd_keys if _changed(outer, k))):
         yield Problem(
-            f"sync.outer.{own[0]}", f"is not for {outer.target}; put it into sync.outer.options"
+            f"sync.outer.{sgd_keys[0]}",
+            f"is not for {outer.target}; put it into sync.outer.options",
         )
 
 

@@ -23,8 +23,8 @@ def toml_value(value: object) -> str:
         case str():
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case Mapping():
-            inside = ", ".join(f"{toml_key(str(k))} = {toml_value(v)}" for k, v in value.items())
-            return f"{{{inside}}}"
+            pairs = ", ".join(f"{toml_key(str(k))} = {toml_value(v)}" for k, v in value.items())
+            return f"{{{pairs}}}"
         case list() | tuple():
             return f"[{', '.join(toml_value(each) for each in value)}]"
         case date() | time():

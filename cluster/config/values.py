@@ -124,12 +124,12 @@ def interval_value(value: object) -> object:
     if _is_count(value):
         return value
     pairs = [_pair(each) for each in value] if isinstance(value, list | tuple) else []
-    froms = [first for pair in pairs if pair is not None for first in pair[:1]]
-    if not pairs or len(froms) < len(pairs):
+    starts = [first for pair in pairs if pair is not None for first in pair[:1]]
+    if not pairs or len(starts) < len(pairs):
         raise PydanticCustomError(
             "every", "must be a count of steps, or stretches such as [[0, 8], [48, 24]]"
         )
-    if froms[0] != 0 or froms != sorted(set(froms)):
+    if starts[0] != 0 or starts != sorted(set(starts)):
         raise PydanticCustomError(
             "every", "its stretches must begin at 0, and each later than the one before"
         )
@@ -169,6 +169,6 @@ WireName = Annotated[Wire, Field(strict=False)]
 
 def nearest(given: str, known: Sequence[str]) -> str:
     """Return a hint for a wrong name: the most similar known one, or the list of all."""
-    if close := get_close_matches(given, known, n=1):
-        return f"did you mean {close[0]}?"
+    if matches := get_close_matches(given, known, n=1):
+        return f"did you mean {matches[0]}?"
     return f"known are {', '.join(known)}" if known else "none is known"

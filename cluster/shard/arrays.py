@@ -202,9 +202,11 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         p, rule, outer = order.fragment, self._method.merge_rule, self._method.outer
         arrays, pieces = self._arrays[p], self._layout.fragments[p]
         merging = [self._part(arrays, each) for each in parts]
-        beside = None if trial is None else [self._part(arrays, each).payload for each in trial]
+        trial_payloads = (
+            None if trial is None else [self._part(arrays, each).payload for each in trial]
+        )
         if isinstance(outer, OuterRule) and not order.last:
-            pointing = merge_into(
+            measured_directions = merge_into(
                 arrays.master,
                 arrays.momentum,
                 rule=rule,
@@ -212,13 +214,13 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
                 pieces=pieces,
                 parts=merging,
                 spread=self._spread,
-                trial=beside,
+                trial=trial_payloads,
                 kappa=self._method.kappa,
             )
         else:
-            pointing = Directions((), 0)
-            if beside is not None:
-                pointing = directions(pieces, merging, beside, self._spread)
+            measured_directions = Directions((), 0)
+            if trial_payloads is not None:
+                measured_directions = directions(pieces, merging, trial_payloads, self._spread)
             delta = merged_of(rule, pieces, merging, self._spread, self._method.kappa)
             if order.last or isinstance(outer, OuterRule):
                 np.add(arrays.master, delta, out=arrays.master)
@@ -227,19 +229,23 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         wire = self._method.wire_down
         payload, norm = encode_difference(wire, arrays.master, arrays.public)
         moments = None if order.last else self._mean_moments(p, parts)
-        return Staging(joined(payload, moments), norm, *pointing)
+        return Staging(joined(payload, moments), norm, *measured_directions)
 
     def _mean_moments(self, p: Fragment, parts: Sequence[Weighed[Sent, Flat]]) -> Payload | None:
         """Return the encoded mean of the first moments that were handed in, weighted by share.
 
         Returns None if no contribution has moments, or if the mean is not finite.
         """
-        sharing = [(each, split(each.held.payload)[1]) for each in parts]
-        held = [(each.weight, moments) for each, moments in sharing if moments is not None]
-        if not held or self._method.wire_moments is None:
+        pairs = [(each, split(each.held.payload)[1]) for each in parts]
+        weighted_moments = [
+            (each.weight, moments) for each, moments in pairs if moments is not None
+        ]
+        if not weighted_moments or self._method.wire_moments is None:
             return None
-        total = sum(weight for weight, _ in held)
-        merging = [AlignmentPart(moments, weight / total, ()) for weight, moments in held]
+        total = sum(weight for weight, _ in weighted_moments)
+        merging = [
+            AlignmentPart(moments, weight / total, ()) for weight, moments in weighted_moments
+        ]
         mean = merged_of(MergeRule.MEAN, self._layout.fragments[p], merging, self._spread)
         return encode(self._method.wire_moments, mean) if np.isfinite(mean).all() else None
 
@@ -251,8 +257,10 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
             return AlignmentPart(payload, weight, lengths)
         delta = base - arrays.public
         add_decoded(delta, payload)
-        moved = frozen(delta)
-        return AlignmentPart(moved, weight, norms(moved, self._layout.fragments[p], self._spread))
+        difference = frozen(delta)
+        return AlignmentPart(
+            difference, weight, norms(difference, self._layout.fragments[p], self._spread)
+        )
 
     def publish(self, p: Fragment, difference: Sent) -> Sent:
         """Add the difference to the public fragment; return it without the moments.
@@ -276,6 +284,8 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
 
     def nbytes(self, *former: Flat) -> int:
         """Return the bytes of all arrays, shared moments and these earlier public fragments."""
-        own = [each for a in self._arrays.values() for each in (a.master, a.momentum, a.public)]
-        shared = [a.moments.nbytes for a in self._arrays.values() if a.moments is not None]
-        return sum(each.nbytes for each in (*own, *former)) + sum(shared)
+        own_arrays = [
+            each for a in self._arrays.values() for each in (a.master, a.momentum, a.public)
+        ]
+        moment_bytes = [a.moments.nbytes for a in self._arrays.values() if a.moments is not None]
+        return sum(each.nbytes for each in (*own_arrays, *former)) + sum(moment_bytes)

@@ -30,9 +30,9 @@ def outer_of(config: Config) -> OuterRule | OptaxOuter:
     outer = config.sync.outer
     if outer.target is not None:
         return OptaxOuter(outer.target, outer.options)
-    as_long = outer.learning_rate == "auto"
+    is_auto = outer.learning_rate == "auto"
     eta = 1.0 if outer.learning_rate == "auto" else outer.learning_rate
-    return OuterRule(eta, outer.momentum, outer.nesterov, as_long)
+    return OuterRule(eta, outer.momentum, outer.nesterov, is_auto)
 
 
 def wires_of(config: Config) -> set[Wire]:

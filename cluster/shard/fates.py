@@ -60,10 +60,12 @@ class Fates:
 
     def published(self, merged: Iterable[ContributionId]) -> None:
         """Note that these contributions are part of a public version."""
-        for said in merged:
-            self.freed(said)
-            if (known := self._newest(said.life, said.fragment)) and said not in known.merged:
-                known.merged.append(said)
+        for contribution in merged:
+            self.freed(contribution)
+            if (
+                known := self._newest(contribution.life, contribution.fragment)
+            ) and contribution not in known.merged:
+                known.merged.append(contribution)
 
     def died(self, deaths: int) -> None:
         """Note that the shard has died `deaths` times, and holds nothing any more."""
@@ -74,13 +76,16 @@ class Fates:
     def known(self, life: Life, p: Fragment) -> Known:
         """Return what to tell this life when it is asked for more of the fragment."""
         self._asked += 1
-        asked, known = (self._deaths, self._asked), self._of.get((life.island, p))
+        request, known = (self._deaths, self._asked), self._of.get((life.island, p))
         if known is None or known.life != life:
-            return Known(asked)
-        return Known(asked, tuple(known.held), tuple(known.merged))
+            return Known(request)
+        return Known(request, tuple(known.held), tuple(known.merged))
 
     def merged(self, fragments: Collection[Fragment]) -> list[ContributionId]:
         """Return all contributions known to be part of a public version of these fragments."""
         return [
-            said for (_, p), known in self._of.items() if p in fragments for said in known.merged
+            contribution
+            for (_, p), known in self._of.items()
+            if p in fragments
+            for contribution in known.merged
         ]

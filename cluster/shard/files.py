@@ -42,13 +42,13 @@ class DepotFiles(Files[Arrays]):
 
         Errors: `OSError`; `RunFailed` if another owner has the run.
         """
-        began_s, returns = self._now_s(), self._returns[p]
-        mine = arrays()  # copy first: a slow depot may block everything below
+        began_s, return_count = self._now_s(), self._returns[p]
+        arrays_copy = arrays()  # copy first: a slow depot may block everything below
         self._fence.check()
-        self._store.save(p, mine, first)
-        if returns != self._returns[p]:
-            log.warning("fragment %d went back before %s was stored", p, mine.version)
-            self._store.forget(p, mine.version)
+        self._store.save(p, arrays_copy, first)
+        if return_count != self._returns[p]:
+            log.warning("fragment %d went back before %s was stored", p, arrays_copy.version)
+            self._store.forget(p, arrays_copy.version)
             return
         self._pace.stored(p, began_s, self._now_s() - began_s)
 
@@ -90,11 +90,11 @@ def keep_contributions(
     Errors: `RunFailed` if another owner has the run.
     """
     fence.check()
-    for said, payload in kept:
+    for contribution, payload in kept:
         try:
-            save_contribution(depot, said.id, payload, said.fingerprint)
+            save_contribution(depot, contribution.id, payload, contribution.fingerprint)
         except OSError as error:
-            log.error("%s is not kept: %s", said.id, error)
+            log.error("%s is not kept: %s", contribution.id, error)
 
 
 class NoFiles(Files[Arrays]):

@@ -35,9 +35,9 @@ def _unknown(make: Callable[..., object], options: Mapping[str, Any]) -> str:
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return ""
     known = [each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY]
-    wrong = [name for name in options if name not in known]
-    said = [f"{name} is no option of it; {nearest(name, known)}" for name in wrong]
-    return "; ".join([*said, f"it has {', '.join(known)}"]) if wrong else ""
+    unknown_names = [name for name in options if name not in known]
+    hints = [f"{name} is no option of it; {nearest(name, known)}" for name in unknown_names]
+    return "; ".join([*hints, f"it has {', '.join(known)}"]) if unknown_names else ""
 
 
 class OptaxOuter:
@@ -51,17 +51,19 @@ class OptaxOuter:
         import optax
 
         module, _, attribute = target.partition(":")
-        said = f"sync.outer.target = {target!r} with options {dict(options)}"
+        setting = f"sync.outer.target = {target!r} with options {dict(options)}"
         try:
-            make = getattr(importlib.import_module(module), attribute)
-            if unknown := _unknown(make, options):
-                raise UserMistake(f"{said}: {unknown}")
-            made = make(**options)
+            factory = getattr(importlib.import_module(module), attribute)
+            if unknown := _unknown(factory, options):
+                raise UserMistake(f"{setting}: {unknown}")
+            transformation = factory(**options)
         except (ImportError, AttributeError, TypeError, ValueError) as error:
-            raise UserMistake(f"{said}: {error}") from error
-        if not isinstance(made, optax.GradientTransformation):
-            raise UserMistake(f"{said} is {type(made).__name__}, not an optax transformation")
-        self._transformation = made
+            raise UserMistake(f"{setting}: {error}") from error
+        if not isinstance(transformation, optax.GradientTransformation):
+            raise UserMistake(
+                f"{setting} is {type(transformation).__name__}, not an optax transformation"
+            )
+        self._transformation = transformation
         self._of_size = cache(self._compiled)
 
     def fresh(self, master: Flat) -> Flat:
@@ -72,8 +74,8 @@ class OptaxOuter:
 
     def step(self, master: Flat, state: Flat, delta: Flat) -> None:
         """Move `master` with -`delta` as its gradient and update `state`, both in place."""
-        newer, newer_state = self._of_size(master.size)(master, state, delta)
-        master[:], state[:] = newer, newer_state
+        new_master, new_state = self._of_size(master.size)(master, state, delta)
+        master[:], state[:] = new_master, new_state
 
     def _compiled(self, size: int) -> Callable[[Any, Any, Any], Moved]:
         import jax
@@ -85,8 +87,8 @@ class OptaxOuter:
 
         @jax.jit
         def step(master: jax.Array, state: jax.Array, delta: jax.Array) -> Moved:
-            updates, newer = self._transformation.update(-delta, unravel(state), master)
-            moved: Any = apply_updates(master, updates)
-            return moved, ravel_pytree(newer)[0]
+            updates, new_state = self._transformation.update(-delta, unravel(state), master)
+            new_master: Any = apply_updates(master, updates)
+            return new_master, ravel_pytree(new_state)[0]
 
         return step

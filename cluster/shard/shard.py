@@ -106,16 +106,16 @@ class Shard(Generic[P, D, W, S]):
         self.generation = generation
         if not self._fragments:
             self._arithmetic, self._files = self._means()
-        back = {p: self._files.newest(p, v) for p, v in wanted.items() if not self._has(p, v)}
-        found = {p: back[p].version if p in back else v for p, v in wanted.items()}
+        restored = {p: self._files.newest(p, v) for p, v in wanted.items() if not self._has(p, v)}
+        versions = {p: restored[p].version if p in restored else v for p, v in wanted.items()}
         with self._publishing:
-            for p, stored in back.items():
+            for p, stored in restored.items():
                 self._arithmetic.put(p, stored)
-            self._fragments |= {p: self._public_at(p, version) for p, version in found.items()}
-        self.inbox.forget(found.keys())
-        for p, version in found.items():
+            self._fragments |= {p: self._public_at(p, version) for p, version in versions.items()}
+        self.inbox.forget(versions.keys())
+        for p, version in versions.items():
             self._files.forget_after(p, version)
-        return found
+        return versions
 
     def _has(self, p: Fragment, version: Version) -> bool:
         return p in self._fragments and self._fragments[p].is_at(version)

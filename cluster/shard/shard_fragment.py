@@ -101,8 +101,8 @@ class ShardFragment(Generic[P, D, W, S]):
 
         Directions need two contributions at least: a single one has none to point against.
         """
-        few = len(order.items) + len(order.trial) < 2
-        if few or not order.measure:
+        too_few = len(order.items) + len(order.trial) < 2
+        if too_few or not order.measure:
             return None
         return [self._weighed(Item(c, 0.0), inbox) for c in order.trial]
 
@@ -114,9 +114,9 @@ class ShardFragment(Generic[P, D, W, S]):
             return False
 
         def copy() -> S:
-            mine = self.copy_staged()
+            staged_copy = self.copy_staged()
             copied()
-            return mine
+            return staged_copy
 
         self._files.save(self._p, copy, first=False)
         self.stored = version

@@ -166,11 +166,11 @@ def json_text(value: object, *, indent: int | None = None) -> str:
 
     An object lists them under "not_finite", up to `NAMED` of them by name.
     """
-    found: list[str] = []
-    plain = _finite(value, "", found)
-    if found and isinstance(plain, dict):
-        more = [f"and {len(found) - NAMED} more"] if len(found) > NAMED else []
-        plain["not_finite"] = [*found[:NAMED], *more]
+    not_finite: list[str] = []
+    plain = _finite(value, "", not_finite)
+    if not_finite and isinstance(plain, dict):
+        remainder = [f"and {len(not_finite) - NAMED} more"] if len(not_finite) > NAMED else []
+        plain["not_finite"] = [*not_finite[:NAMED], *remainder]
     return json.dumps(plain, indent=indent, allow_nan=False)
 
 
@@ -221,15 +221,15 @@ class Lines:
 
     def write(self, line: str) -> None:
         """Add a line; log the first error of a series."""
-        whole = b"\n" * self._torn + line.encode() + b"\n"
+        content = b"\n" * self._torn + line.encode() + b"\n"
         try:
-            written = self._file.write(whole)
+            written = self._file.write(content)
         except OSError as error:
             if not self._failing:
                 log.error("%s takes no more: %s", self._file.name, error)
             self._failing = True
             return
-        self._torn, self._failing = written < len(whole), False
+        self._torn, self._failing = written < len(content), False
 
     @property
     def length(self) -> int:

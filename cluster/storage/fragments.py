@@ -128,8 +128,8 @@ class FragmentStore:
         """Return what a file states about itself, beside its arrays."""
         if self._run is None:
             self._run = identity_of(self._depot)
-        said = {"fragment": str(p), "version": f"{version.generation}.{version.number}"}
-        return said | ({"run": self._run} if self._run else {})
+        identity = {"fragment": str(p), "version": f"{version.generation}.{version.number}"}
+        return identity | ({"run": self._run} if self._run else {})
 
     def forget_after(self, p: Fragment, version: Version) -> None:
         """Set aside, as orphans, all versions later than the one that a restore has taken.
@@ -170,11 +170,11 @@ class FragmentStore:
                 why.append(str(error))
         if not files:
             raise Damaged(f"{self._depot} has no version of fragment {p}")
-        asked = "" if upto is None else f" up to {_spoken(upto)}"
-        there = ", ".join(_spoken(each.version) for each in files)
+        limit = "" if upto is None else f" up to {_spoken(upto)}"
+        stored = ", ".join(_spoken(each.version) for each in files)
         raise Damaged(
-            f"{self._depot} has no good version of fragment {p}{asked} among the newest "
-            f"{self._keep}; stored are {there}" + "".join(f"; {each}" for each in why)
+            f"{self._depot} has no good version of fragment {p}{limit} among the newest "
+            f"{self._keep}; stored are {stored}" + "".join(f"; {each}" for each in why)
         )
 
     def has(self, p: Fragment, version: Version) -> bool:
@@ -209,8 +209,8 @@ class FragmentStore:
 
     def _files(self, p: Fragment, *, orphans: bool = False) -> list[StoredFragment]:
         """Return the files of a fragment's versions, oldest first."""
-        mine = (each for each in self._parsed_names() if each.fragment == p)
-        return sorted(each for each in mine if orphans or not each.orphan)
+        own_files = (each for each in self._parsed_names() if each.fragment == p)
+        return sorted(each for each in own_files if orphans or not each.orphan)
 
     def _parsed_names(self) -> Iterator[StoredFragment]:
         for name in self._depot.names(FRAGMENTS):

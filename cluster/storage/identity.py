@@ -22,8 +22,8 @@ IDENTITY = "identity.json"
 def identity_of(depot: Depot) -> str:
     """Return the run's identity; empty if there is none, or none that can be read."""
     try:
-        told = json.loads(depot.read(IDENTITY))
-        run, digest = str(told["run"]), told["sha256"]
+        fields = json.loads(depot.read(IDENTITY))
+        run, digest = str(fields["run"]), fields["sha256"]
     except FileNotFoundError:
         return ""
     except (ValueError, KeyError, TypeError) as error:

@@ -39,8 +39,8 @@ def load_layout(depot: Depot) -> Layout:
     written.
     """
     try:
-        told = json.loads(depot.read(LAYOUT))
-        layout, fingerprint = from_plain(Layout, told["layout"]), told["fingerprint"]
+        fields = json.loads(depot.read(LAYOUT))
+        layout, fingerprint = from_plain(Layout, fields["layout"]), fields["fingerprint"]
     except FileNotFoundError as error:
         why = f"is not the directory of a run that was begun: it has no {LAYOUT}"
         raise UserMistake(f"{depot} {why}") from error

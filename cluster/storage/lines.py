@@ -70,9 +70,9 @@ class WaitingLines(GrowingLines):
         """
         with self._flushing:
             while content := self._waiting:
-                there = self._file.add(content)
+                added_bytes = self._file.add(content)
                 with self._lock:
-                    self._waiting = self._waiting[there:]
+                    self._waiting = self._waiting[added_bytes:]
             self._file.sync()
 
     def close(self) -> None:

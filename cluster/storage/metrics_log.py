@@ -80,9 +80,9 @@ def last_look(path: Path) -> str | None:
                 before, place = place, max(0, place - BLOCK)
                 file.seek(place)
                 tail = file.read(before - place) + tail
-                whole, newline, _ = tail.rpartition(b"\n")
-                if newline and (b"\n" in whole or place == 0):
-                    return whole.rpartition(b"\n")[2].decode()
+                complete, newline, _ = tail.rpartition(b"\n")
+                if newline and (b"\n" in complete or place == 0):
+                    return complete.rpartition(b"\n")[2].decode()
     except FileNotFoundError:
         pass
     return None

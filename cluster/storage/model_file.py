@@ -72,11 +72,15 @@ class ModelFiles:
         self._room = 256 + VERSION_CHARACTERS * len(layout.fragments)
         self._parts: list[_Part] = []
         self._place: dict[int, tuple[_Part, int]] = {}  # the file and offset of each leaf
-        in_parts = _packed(layout, part_bytes)
+        leaves_of_parts = _packed(layout, part_bytes)
         try:
-            for number, leaves in enumerate(in_parts, 1):
-                several = f"-{number:05d}-of-{len(in_parts):05d}" if len(in_parts) > 1 else ""
-                self._begin(folder / f"{name}{several}{SUFFIX}", leaves)
+            for number, leaves in enumerate(leaves_of_parts, 1):
+                numbering = (
+                    f"-{number:05d}-of-{len(leaves_of_parts):05d}"
+                    if len(leaves_of_parts) > 1
+                    else ""
+                )
+                self._begin(folder / f"{name}{numbering}{SUFFIX}", leaves)
         except OSError:
             self.discard()
             raise
@@ -141,10 +145,10 @@ class ModelFiles:
             "global_sha256": self.fingerprint,
         }
         for part in self._parts:
-            begins = head(part.shapes, metadata, part.begin)
-            assert len(begins) == part.begin, "there was room for the metadata"
+            header = head(part.shapes, metadata, part.begin)
+            assert len(header) == part.begin, "there was room for the metadata"
             part.file.seek(0)
-            part.file.write(begins)
+            part.file.write(header)
             os.fsync(part.file.fileno())
             part.file.close()
         for part in self._parts:

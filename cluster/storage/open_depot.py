@@ -28,12 +28,12 @@ def depot_of(config: Config, run_dir: Path) -> Depot:
     """
     if config.durability.dir is None:
         return Folder(run_dir)
-    there, name = config.durability.dir, run_dir.absolute().name
-    if there.startswith("/"):
-        return Folder(Path(there) / name)
+    location, name = config.durability.dir, run_dir.absolute().name
+    if location.startswith("/"):
+        return Folder(Path(location) / name)
     from cluster.storage.bucket import Bucket  # imports pyarrow, which not every run needs
 
-    return Bucket(there, name)
+    return Bucket(location, name)
 
 
 def patiently(read: Callable[[], T]) -> T:

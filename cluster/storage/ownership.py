@@ -194,11 +194,11 @@ class Ownership:
 
     def _beat(self) -> None:
         self.lost = self.lost or _taken(self._depot, self.number)
-        there, mine = _parsed(_read(self._depot, self.number)), self._owner
-        if there is not None and there.token == mine.token and there.life > mine.life:
-            self.relieved, self.lost = True, f"the run goes on as {there}"
-        elif there is not None and there.token != mine.token:
-            self.lost = self.lost or f"the run has been taken over by {there}"
+        stored, own = _parsed(_read(self._depot, self.number)), self._owner
+        if stored is not None and stored.token == own.token and stored.life > own.life:
+            self.relieved, self.lost = True, f"the run goes on as {stored}"
+        elif stored is not None and stored.token != own.token:
+            self.lost = self.lost or f"the run has been taken over by {stored}"
         if self.lost is None and self._begun is None:  # `left` must be written last
             self._say(replace(self._owner, beat=self._owner.beat + 1))
 
@@ -278,13 +278,13 @@ def take(
             log.error("that the run has another process is not to be written: %s", error)
         return Ownership(depot, number, owner)
     if number and (before is None or not before.left):
-        here = before is not None and before.host == owner.host
+        is_local = before is not None and before.host == owner.host
         end_s = now_s() + SILENCE_S
-        while not here and now_s() < end_s:
+        while not is_local and now_s() < end_s:
             sleep(LOOK_S)
             if _read(depot, number) != content or newest(depot) != number:
                 raise UserMistake(_going_on(run, _parsed(_read(depot, newest(depot)))))
-        if here and before is not None and is_alive(before.pid, before.born):
+        if is_local and before is not None and is_alive(before.pid, before.born):
             raise UserMistake(_going_on(run, before))
     if not depot.claim(name_of(number + 1), _bytes(owner)):
         raise UserMistake(_going_on(run, _parsed(_read(depot, number + 1))))
@@ -292,8 +292,8 @@ def take(
 
 
 def _going_on(run: str, owner: Owner | None) -> str:
-    who = owner or "another process, which has just taken it"
-    return f"run {run} is going on: {who}; two cannot write one run"
+    other_owner = owner or "another process, which has just taken it"
+    return f"run {run} is going on: {other_owner}; two cannot write one run"
 
 
 def _bytes(owner: Owner) -> bytes:

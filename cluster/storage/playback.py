@@ -163,8 +163,8 @@ class Playback:
             grown = None
         schema = None if grown is None else ROW
         content, hole = grown or self._depot.grown(file)
-        with pa.BufferReader(content) as opened:
-            reader = pa.ipc.MessageReader.open_stream(opened)
+        with pa.BufferReader(content) as buffer:
+            reader = pa.ipc.MessageReader.open_stream(buffer)
             if schema is None:
                 schema = self._begun(reader, file)
             while True:
@@ -183,9 +183,9 @@ class Playback:
                     return
                 except UNREADABLE as error:
                     raise Damaged(f"{file}: ends in the middle of a write: {error}") from error
-                for seq, now_s, kind, text, answer, said in zip(*columns, strict=True):
+                for seq, now_s, kind, text, answer, recorded_chain in zip(*columns, strict=True):
                     chain = link(chain, seq, now_s, kind, text, answer)
-                    if chain != said:
+                    if chain != recorded_chain:
                         raise Damaged(f"{file}: event {seq} ({kind}) is not as it was written")
                     span = range(seq, seq + 1)
                     if seq < self._start:
@@ -200,14 +200,16 @@ class Playback:
         """Read the header of a segment."""
         try:
             schema = pa.ipc.read_schema(reader.read_next_message())
-            told = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
+            metadata = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
         except (StopIteration, *UNREADABLE) as error:
             raise Damaged(f"{file}: no readable beginning: {error}") from error
-        if told.get("format") not in READABLE:
+        if metadata.get("format") not in READABLE:
             known = " or ".join(READABLE)
-            raise Foreign(f"{file} is of another format: {told.get('format')}, not {known}")
-        if told.get("layout") != self._layout:
-            raise Foreign(f"{file} is of another layout: {told.get('layout')}, not {self._layout}")
+            raise Foreign(f"{file} is of another format: {metadata.get('format')}, not {known}")
+        if metadata.get("layout") != self._layout:
+            raise Foreign(
+                f"{file} is of another layout: {metadata.get('layout')}, not {self._layout}"
+            )
         return schema
 
 
@@ -220,8 +222,8 @@ def edition_of(depot: Depot) -> int:
     for segment in reversed(segments(depot)):
         content, _ = depot.grown(segment.name)
         try:
-            with pa.BufferReader(content) as opened:
-                reader = pa.ipc.MessageReader.open_stream(opened)
+            with pa.BufferReader(content) as buffer:
+                reader = pa.ipc.MessageReader.open_stream(buffer)
                 schema = pa.ipc.read_schema(reader.read_next_message())
         except (StopIteration, *UNREADABLE):
             continue

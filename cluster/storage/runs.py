@@ -122,8 +122,8 @@ def resume(config: Config, run_dir: Path | None) -> Path:
         if not depot.has(CONFIG):
             why = f"is not the directory of a run that was begun: it has no {CONFIG}"
             raise UserMistake(f"--resume: {depot} {why}")
-        over = [there for there in (depot, Folder(chosen)) if there.has(SUMMARY)]
-        was = _binding(_begun(depot))
+        ended_depots = [place for place in (depot, Folder(chosen)) if place.has(SUMMARY)]
+        old_settings = _binding(_begun(depot))
         depot.probe()
         owner = lives_here(depot)
     except OSError as error:
@@ -132,13 +132,17 @@ def resume(config: Config, run_dir: Path | None) -> Path:
         raise UserMistake(f"--resume: run {chosen} is going on, as process {live.pid}")
     if owner is not None:
         raise UserMistake(f"--resume: run {chosen} is going on, as {owner}")
-    if over:
-        raise UserMistake(f"--resume: run {chosen} has ended; see {SUMMARY} in {over[0]}")
-    now = _binding(config)
-    if others := [f"{key} was {was[key]}, is {now[key]}" for key in was if was[key] != now[key]]:
+    if ended_depots:
+        raise UserMistake(f"--resume: run {chosen} has ended; see {SUMMARY} in {ended_depots[0]}")
+    new_settings = _binding(config)
+    if changes := [
+        f"{key} was {old_settings[key]}, is {new_settings[key]}"
+        for key in old_settings
+        if old_settings[key] != new_settings[key]
+    ]:
         raise UserMistake(
             f"--resume: run {chosen} was configured otherwise, and goes on as it began: "
-            + "; ".join(others)
+            + "; ".join(changes)
         )
     return chosen
 
@@ -212,8 +216,8 @@ def leave(depot: Depot, run_dir: Path, name: str, content: bytes) -> None:
 
 def live_as(run_dir: Path, namespace: str, address: str, auth: str) -> Live:
     """Return how to reach a run whose fleet is this process."""
-    me = os.getpid()
-    return Live(run_dir.name, namespace, address, me, auth, born(me))
+    pid = os.getpid()
+    return Live(run_dir.name, namespace, address, pid, auth, born(pid))
 
 
 def announce(run_dir: Path, live: Live) -> None:

@@ -62,16 +62,16 @@ def head(
 
     `room`: the least number of bytes, so that other metadata can replace it later.
     """
-    said, offset = dict[str, Any](__metadata__=metadata), 0
+    header, offset = dict[str, Any](__metadata__=metadata), 0
     for name, (kind, shape) in arrays.items():
         nbytes = kind.itemsize * math.prod(shape)
-        said[name] = {
+        header[name] = {
             "dtype": KINDS[kind.str[1:]],
             "shape": shape,
             "data_offsets": [offset, offset + nbytes],
         }
         offset += nbytes
-    text = json_text(said).encode().ljust(room - LENGTH)
+    text = json_text(header).encode().ljust(room - LENGTH)
     text += b" " * (-len(text) % ALIGNED)
     return len(text).to_bytes(LENGTH, "little") + text
 
@@ -86,10 +86,12 @@ def unseal(
 
     Errors: `Damaged` if it is not there, has changed since it was written, or is another file.
     """
-    parts, said = unseal_all(depot, name, layout)
+    parts, identity = unseal_all(depot, name, layout)
     for key, value in expected.items():
-        if said.get(key, value) != value:
-            raise Damaged(f"{name} is another file under this name: {key} {said[key]}, not {value}")
+        if identity.get(key, value) != value:
+            raise Damaged(
+                f"{name} is another file under this name: {key} {identity[key]}, not {value}"
+            )
     return parts
 
 
@@ -104,15 +106,15 @@ def unseal_all(
         content = depot.read(name)
         parts = load(content)
         length = int.from_bytes(content[:LENGTH], "little")
-        told = json.loads(content[LENGTH : LENGTH + length])["__metadata__"]
-        of, digest = (told["format"], told["layout"]), told["sha256"]
+        metadata = json.loads(content[LENGTH : LENGTH + length])["__metadata__"]
+        format_and_layout, digest = (metadata["format"], metadata["layout"]), metadata["sha256"]
     except FileNotFoundError as error:
         raise Damaged(f"{name} is not there") from error
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"{name} cannot be read: {error}") from error
-    if of[0] not in READABLE or of[1] != layout:
+    if format_and_layout[0] not in READABLE or format_and_layout[1] != layout:
         raise Damaged(f"{name} is of another format or layout")
-    identity = {key: each for key, each in told.items() if key not in OURS}
+    identity = {key: each for key, each in metadata.items() if key not in OURS}
     if digest != _digest(parts, identity):
         raise Damaged(f"{name} is not as it was written")
     return parts, identity

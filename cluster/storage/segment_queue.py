@@ -34,8 +34,8 @@ class SegmentQueue:
         """Return the oldest parts of one segment, `most` at most; they stay in the queue."""
         with self._lock:
             segment, size, parts = self._waiting[0][0], 0, list[bytes]()
-            for of, part in itertools.islice(self._waiting, most):
-                if of != segment or size >= ADDITION_BYTES:
+            for part_segment, part in itertools.islice(self._waiting, most):
+                if part_segment != segment or size >= ADDITION_BYTES:
                     break
                 parts.append(part)
                 size += len(part)

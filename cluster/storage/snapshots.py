@@ -53,8 +53,8 @@ def save_snapshot(depot: Depot, snapshot: Snapshot, layout: str, name: str = STA
     plain = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
     text = json.dumps({**plain, "state": freeze(snapshot.state)}, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).hexdigest()
-    told = {"format": FORMAT, "layout": layout, "sha256": digest, "snapshot": text}
-    depot.write(name, json.dumps(told).encode())
+    envelope = {"format": FORMAT, "layout": layout, "sha256": digest, "snapshot": text}
+    depot.write(name, json.dumps(envelope).encode())
 
 
 def load_snapshot(depot: Depot, layout: str, name: str = STATE) -> Snapshot | None:
@@ -63,13 +63,17 @@ def load_snapshot(depot: Depot, layout: str, name: str = STATE) -> Snapshot | No
     Errors: `Damaged`.
     """
     try:
-        told = json.loads(depot.read(name))
-        text, digest, of = told["snapshot"], told["sha256"], (told["format"], told["layout"])
+        envelope = json.loads(depot.read(name))
+        text, digest, format_and_layout = (
+            envelope["snapshot"],
+            envelope["sha256"],
+            (envelope["format"], envelope["layout"]),
+        )
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise Damaged(f"{name} cannot be read: {error!r}") from error
-    if of[0] not in READABLE or of[1] != layout:
+    if format_and_layout[0] not in READABLE or format_and_layout[1] != layout:
         raise Damaged(f"{name} is of another format or layout")
     if hashlib.sha256(text.encode()).hexdigest() != digest:
         raise Damaged(f"{name} is not as it was written")
@@ -112,10 +116,10 @@ def forget_before(depot: Depot, keep_segments: int) -> Segment | None:
     if keep_segments == 0 or len(known) < kept:
         return None
     oldest = known[-kept]
-    gone = [segment for segment in segments(depot) if segment < oldest]
-    for segment in gone:
+    old_segments = [segment for segment in segments(depot) if segment < oldest]
+    for segment in old_segments:
         depot.drop(segment.name)
-    return oldest if gone else None
+    return oldest if old_segments else None
 
 
 def beginning_of(depot: Depot, layout: str) -> Snapshot | None:
@@ -123,10 +127,12 @@ def beginning_of(depot: Depot, layout: str) -> Snapshot | None:
 
     Errors: `Damaged` if it is not there, or has changed since it was written.
     """
-    there = segments(depot)
-    if not there or there[0] == Segment(0, -1):
+    tape_segments = segments(depot)
+    if not tape_segments or tape_segments[0] == Segment(0, -1):
         return None
     for segment in beginnings(depot):
-        if segment >= there[0] and (kept := load_snapshot(depot, layout, name_of(segment))):
+        if segment >= tape_segments[0] and (kept := load_snapshot(depot, layout, name_of(segment))):
             return kept
-    raise Damaged(f"the tape begins with {there[0].name}, and {STATES}/ does not say where that is")
+    raise Damaged(
+        f"the tape begins with {tape_segments[0].name}, and {STATES}/ does not say where that is"
+    )

@@ -195,8 +195,8 @@ class Tape:
                 left -= len(parts)
                 self._heard_s = time.monotonic()
         except (OSError, MemoryError) as error:
-            said = error.strerror if isinstance(error, OSError) else None
-            self._fails(said or str(error) or repr(error))
+            reason = error.strerror if isinstance(error, OSError) else None
+            self._fails(reason or str(error) or repr(error))
         except BaseException as error:
             self._fails(repr(error))
             raise

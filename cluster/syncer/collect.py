@@ -48,20 +48,20 @@ class Asker:
         if fragment not in self._asking:
             self._asking[fragment] = {}
             self._calls.spawn(self._ask(fragment))  # runs after all requests of this turn
-        asked = self._asking[fragment]
-        if life not in asked:
-            asked[life] = asyncio.get_running_loop().create_future()
-        return await asyncio.shield(asked[life])
+        requests = self._asking[fragment]
+        if life not in requests:
+            requests[life] = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(requests[life])
 
     async def _ask(self, fragment: Fragment) -> None:
-        missing = self._asking.pop(fragment)
+        futures = self._asking.pop(fragment)
         try:
-            while missing:
-                for life, handed in await self._call(fragment, [*missing]):
-                    missing.pop(life).set_result(handed)
+            while futures:
+                for life, answer in await self._call(fragment, [*futures]):
+                    futures.pop(life).set_result(answer)
         except Exception as error:  # noqa: BLE001 - raised where each answer is awaited
-            for answer in missing.values():
-                answer.set_exception(error)
+            for future in futures.values():
+                future.set_exception(error)
 
 
 class Gatherer:
@@ -81,15 +81,15 @@ class Gatherer:
         for life in lives:
             if (life, fragment) not in self._asked:
                 self._asked[life, fragment] = self._tasks.spawn(ask(life))
-        asked = {life: self._asked[life, fragment] for life in lives}
-        await asyncio.wait(asked.values(), return_when=asyncio.FIRST_COMPLETED)
-        if missing := sum(not task.done() for task in asked.values()):
+        requests = {life: self._asked[life, fragment] for life in lives}
+        await asyncio.wait(requests.values(), return_when=asyncio.FIRST_COMPLETED)
+        if missing := sum(not task.done() for task in requests.values()):
             await asyncio.sleep(min(LONGEST_GATHER_S, GATHER_S * missing))
-        there = {life: task for life, task in asked.items() if task.done()}
-        for life, task in there.items():
+        answered = {life: task for life, task in requests.items() if task.done()}
+        for life, task in answered.items():
             if self._asked.get((life, fragment)) is task:
                 del self._asked[life, fragment]
-        return [(life, _handed(task)) for life, task in there.items()]
+        return [(life, _handed(task)) for life, task in answered.items()]
 
     def forget(self) -> None:
         """Cancel all pending requests, because the syncer that made them is gone."""

@@ -25,11 +25,14 @@ def refused(error: Damaged, stored: Mapping[Fragment, list[StoredFragment]]) -> 
 
 def _inventory(stored: Mapping[Fragment, list[StoredFragment]]) -> str:
     """Describe the stored versions of each fragment; group fragments that have the same ones."""
-    alike: dict[str, list[Fragment]] = defaultdict(list)
+    fragments_of: dict[str, list[Fragment]] = defaultdict(list)
     for p, files in stored.items():
-        alike[" ".join(_version(each) for each in files)].append(p)
-    said = (f"of fragment {', '.join(map(str, ps))}: {names}" for names, ps in alike.items())
-    return f"stored are {'; '.join(said)}"
+        fragments_of[" ".join(_version(each) for each in files)].append(p)
+    groups = (
+        f"of fragment {', '.join(map(str, fragments))}: {versions}"
+        for versions, fragments in fragments_of.items()
+    )
+    return f"stored are {'; '.join(groups)}"
 
 
 def _version(file: StoredFragment) -> str:

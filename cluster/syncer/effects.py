@@ -138,13 +138,13 @@ class EffectRunner:
         answered = asyncio.Event()
         self._collecting[key] = (*self._collecting.get(key, ()), answered)
         try:
-            handed = await self._ports.collect(ask.life, ask.fragment)
+            answer = await self._ports.collect(ask.life, ask.fragment)
         finally:
             others = tuple(each for each in self._collecting.pop(key) if each is not answered)
             if others:
                 self._collecting[key] = others
             answered.set()
-        match handed:
+        match answer:
             case None:
                 self._syncer.feed(Missing(ask.life, ask.fragment, "nothing to hand in"))
             case str() as why:

@@ -203,12 +203,12 @@ def _note(plain: Any) -> Note:
 
     Errors: `NOT_A_NOTE`.
     """
-    now_s, kind, what = plain
+    now_s, kind, details = plain
     if not isinstance(now_s, int | float) or not math.isfinite(now_s):
         raise TypeError(f"{now_s!r} is no time")
-    if not isinstance(kind, str) or not isinstance(what, list):
+    if not isinstance(kind, str) or not isinstance(details, list):
         raise TypeError(f"{plain!r} is no note")
-    return Note(float(now_s), kind, what)
+    return Note(float(now_s), kind, details)
 
 
 def retell(
@@ -219,12 +219,12 @@ def retell(
     Errors: those of `heard`.
     """
     last: ReplayedEvent | None = None
-    for told in heapq.merge(notes, heard, key=lambda each: each.now_s):
-        if isinstance(told, ReplayedEvent):
-            measures.saw(*told)
-            last = told
+    for entry in heapq.merge(notes, heard, key=lambda each: each.now_s):
+        if isinstance(entry, ReplayedEvent):
+            measures.saw(*entry)
+            last = entry
         else:
-            tell(measures, told)
+            tell(measures, entry)
     return last
 
 
@@ -251,8 +251,8 @@ def _tell(measures: Measures, note: Note) -> None:
         case Note(_, "evaluated", [t, loss]):
             measures.evaluated(t, loss)
         case Note(_, "failed", [life, reason, why]):
-            of = None if life is None else Life(Island(life[0]), Incarnation(life[1]))
-            measures.failed(of, Failure(Reason(reason), why))
+            failed_life = None if life is None else Life(Island(life[0]), Incarnation(life[1]))
+            measures.failed(failed_life, Failure(Reason(reason), why))
         case Note(_, "unjudged", [why]):
             measures.unjudged(why)
         case Note(_, "vitals", [[island, incarnation], vitals]):

@@ -87,8 +87,8 @@ class Measures:
             self._counts.up_bytes += event.contribution.bytes
             if not any(isinstance(effect, Discard) for effect in effects):
                 self.delivered(event.contribution.id.life, now_s)
-                said = event.contribution.id
-                self._counts.watched(said.life.island).handed_in[said.fragment] = said.to_step
+                key = event.contribution.id
+                self._counts.watched(key.life.island).handed_in[key.fragment] = key.to_step
         if isinstance(event, Adopted):
             island_measures.adopted(self._counts, event)
         if isinstance(event, Unsound):
@@ -211,8 +211,8 @@ class Measures:
         """Return why the run should end: every island that has devices was refused for good."""
         held = [self._counts.islands[island] for island in sorted(self._counts.holding)]
         if phase is Phase.RUNNING and held and all(each.rejected for each in held):
-            whys = dict.fromkeys(each.refused for each in held)
-            return RunFailed("every island was refused for good: " + "; ".join(whys))
+            reasons = dict.fromkeys(each.refused for each in held)
+            return RunFailed("every island was refused for good: " + "; ".join(reasons))
         return None
 
     def status(self, rule: Rule, state: State, now_s: float) -> RunStatus:

@@ -26,8 +26,8 @@ def closed(counts: Counts, fragment: FragmentState, order: Merge, now_s: float) 
     shares = [item.weight * steps / item.contribution.steps for item in order.items]
     counts.largest_share = smoothed(counts.largest_share, max(shares))
     for item in order.items:
-        old = fragment.version.number - item.contribution.base.number
-        counts.staleness = smoothed(counts.staleness, old)
+        age = fragment.version.number - item.contribution.base.number
+        counts.staleness = smoothed(counts.staleness, age)
 
 
 def merged(counts: Counts, before: State, after: State, now_s: float) -> None:
@@ -62,6 +62,6 @@ def pointed(counts: Counts, before: State, event: Merged) -> None:
         counts.outer_rate = smoothed(counts.outer_rate, event.rate)
     if (round_ := before.fragments[event.fragment].round) is None:
         return
-    for found in suspects.cosines_of(round_.items, round_.trial, event):
-        for island, cosine in found.items():
+    for cosines in suspects.cosines_of(round_.items, round_.trial, event):
+        for island, cosine in cosines.items():
             counts.watched(island).cosine = cosine

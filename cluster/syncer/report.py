@@ -91,7 +91,7 @@ def _figures(
         unsound_merges=counts.unsound,
         trouble="; ".join(filter(None, [counts.not_finite, *counts.jumps.values()])),
         merges_lost=counts.merges_lost,
-        not_durable="; ".join(f"{what}: {why}" for what, why in counts.troubles.items()),
+        not_durable="; ".join(f"{subject}: {why}" for subject, why in counts.troubles.items()),
         damage=counts.damage,
         up_bytes=counts.up_bytes,
         down_bytes=counts.down_bytes,

@@ -78,22 +78,22 @@ async def restore(
     """
 
     def look() -> Comeback | None:
-        back = come_back(depot, rule, measures, hears, from_stored=from_stored)
-        if back is not None:
+        candidate = come_back(depot, rule, measures, hears, from_stored=from_stored)
+        if candidate is not None:
             depot.tidy(STATE)
-        return back
+        return candidate
 
-    if (back := await asyncio.to_thread(look)) is None:
+    if (comeback := await asyncio.to_thread(look)) is None:
         return None
     stored = await asyncio.to_thread(stored_versions, depot)
-    wanted = {Fragment(p): version for p, version in enumerate(back.wanted)}
+    wanted = {Fragment(p): version for p, version in enumerate(comeback.wanted)}
     try:
-        found = await recover(wanted, back.generation)
+        found = await recover(wanted, comeback.generation)
     except Damaged as error:
         raise refused(error, stored) from error
-    back = replace(back, damage=joined(back.damage, passed_over(stored, wanted, found)))
-    measures.damaged(back.damage)
-    return back, Resume(back.generation, tuple(found[p] for p in sorted(found)))
+    comeback = replace(comeback, damage=joined(comeback.damage, passed_over(stored, wanted, found)))
+    measures.damaged(comeback.damage)
+    return comeback, Resume(comeback.generation, tuple(found[p] for p in sorted(found)))
 
 
 def come_back(
@@ -118,17 +118,17 @@ def come_back(
     if not generations(depot) and not _has_begun(depot, stored):
         return None
     try:
-        back = _relived(depot, rule, measures, hears, stored)
+        comeback = _relived(depot, rule, measures, hears, stored)
     except Damaged as error:
         if not from_stored:
             raise refused(error, stored) from error
-        back = _without_tape(depot, rule, measures, stored, str(error))
+        comeback = _without_tape(depot, rule, measures, stored, str(error))
     if from_stored:
         newest = {p: files[-1].version for p, files in stored.items()}
-        known = [each.version for each in back.state.fragments]
+        known = [each.version for each in comeback.state.fragments]
         wanted = tuple(newest.get(Fragment(p), v) for p, v in enumerate(known))
-        back = replace(back, wanted=wanted, damage=joined(back.damage, STORED))
-    return back
+        comeback = replace(comeback, wanted=wanted, damage=joined(comeback.damage, STORED))
+    return comeback
 
 
 def _has_begun(depot: Depot, stored: Mapping[Fragment, list[StoredFragment]]) -> bool:
@@ -156,9 +156,9 @@ def _relived(
     history = relive(rule, _counted(played, hears), state)
     if (last := retell(measures, history, notes)) is not None:
         state, last_s = last.after, last.now_s
-    heard = played.length - (0 if kept is None else kept.seq)
+    replayed = played.length - (0 if kept is None else kept.seq)
     damage = joined(damage, played.damage)
-    return _comeback(depot, state, played.length, last_s, heard, damage, stored)
+    return _comeback(depot, state, played.length, last_s, replayed, damage, stored)
 
 
 def _without_tape(

@@ -143,8 +143,8 @@ class Syncer:
 
         A life that is over is counted once, however many of its calls fail.
         """
-        whose = "" if life is None else f" of {life}"
-        log.error("a failure%s, %s: %s", whose, failure.reason, failure.why)
+        owner = "" if life is None else f" of {life}"
+        log.error("a failure%s, %s: %s", owner, failure.reason, failure.why)
         if life is not None and failure.ends:
             if self._broken.get(life.island) == life:
                 return
