@@ -31,8 +31,8 @@ def scale(
     from cluster.launch.client import scale
 
     scale(live, wanted)
-    said = ", ".join(f"{group} = {count}" for group, count in wanted.items())
-    Console().print(f"{live.run}: {said}; `archipelago status` shows how far it is")
+    sizes = ", ".join(f"{group} = {count}" for group, count in wanted.items())
+    Console().print(f"{live.run}: {sizes}; `archipelago status` shows how far it is")
 
 
 def _counts(texts: Sequence[str]) -> dict[str, int]:

@@ -173,12 +173,12 @@ def show_plan(made: TrainingPlan, cluster: ClusterFile, console: Console) -> Non
             f"{replay.rounds_goodput:.2f} % (chips layer {replay.chips_goodput:.2f} %)"
         )
     for change in made.changes:
-        what = (
+        outcome = (
             "the same"
             if change.same
             else f"M = {change.learners}, H = {change.every}, {change.wire}"
         )
-        console.print(f"- if {change.given}: {what}")
+        console.print(f"- if {change.given}: {outcome}")
     console.print()
     console.print(made.toml, markup=False, highlight=False)
 

@@ -202,22 +202,22 @@ def submit(
     config = read(config_path, overrides).accepted(submitting.problems(address, working_dir))
     name = runs.name_of(config, config_path, datetime.now().astimezone())
     job = submitting.submit(config, name, address, working_dir)
-    talk = Console(stderr=as_json, highlight=False, markup=False)
+    console = Console(stderr=as_json, highlight=False, markup=False)
     if not wait:
         if as_json:
             print(json_text({"run": name, "address": address}))
-        talk.print(f"run {name} is submitted; `archipelago status {name}` from the cluster, or")
-        talk.print(f"`ray job logs {name} --address {address} --follow`")
+        console.print(f"run {name} is submitted; `archipelago status {name}` from the cluster, or")
+        console.print(f"`ray job logs {name} --address {address} --follow`")
         return
-    said: list[str] = []
+    output: list[str] = []
 
     def say(text: str) -> None:
-        said.append(text)
-        talk.print(text, end="", soft_wrap=True)
+        output.append(text)
+        console.print(text, end="", soft_wrap=True)
 
     code = submitting.follow(job, say)
     if as_json:
-        print(_last_json("".join(said)))
+        print(_last_json("".join(output)))
     if code != 0:
         raise typer.Exit(code)
 

@@ -137,14 +137,14 @@ def _compared(
 ) -> dict[str, object]:
     """Compare each window with hooks to the one beside it."""
     means = [
-        (float(np.mean(alone.step)), float(np.mean(ours.step)))
-        for alone, ours in zip(plain, hooked, strict=True)
+        (float(np.mean(reference.step)), float(np.mean(measured.step)))
+        for reference, measured in zip(plain, hooked, strict=True)
     ]
     step, with_hooks, fraction = (f"{name}{suffix}" for name in OVERALL)
     return {
-        **figure(step, [1e3 * alone for alone, _ in means]),
-        **figure(with_hooks, [1e3 * ours for _, ours in means]),
-        **figure(fraction, [ours / alone - 1 for alone, ours in means]),
+        **figure(step, [1e3 * reference for reference, _ in means]),
+        **figure(with_hooks, [1e3 * measured for _, measured in means]),
+        **figure(fraction, [measured / reference - 1 for reference, measured in means]),
         f"rounds{suffix}": len(means),
         f"histogram{suffix}": histogram(plain, hooked),
     }

@@ -161,9 +161,13 @@ def identical(it: Bed) -> dict[str, bool]:
 def _same(it: Bed, number: int, wire: Wire) -> bool:
     """Return whether both paths agree on this fragment, bit for bit."""
     flat, origin, taken = it.flats[number], it.origins[number], it.taken[number]
-    ours, left = OnDevice(wire)(flat, origin, taken, 1.0, flat.size)
-    theirs, residual = OnHost(wire)(flat, np.asarray(origin), np.asarray(taken), 1.0, flat.size)
-    return _bits(ours) == _bits(theirs) and _bits(left) == _bits(residual)
+    device_payload, device_residual = OnDevice(wire)(flat, origin, taken, 1.0, flat.size)
+    host_payload, host_residual = OnHost(wire)(
+        flat, np.asarray(origin), np.asarray(taken), 1.0, flat.size
+    )
+    return _bits(device_payload) == _bits(host_payload) and _bits(device_residual) == _bits(
+        host_residual
+    )
 
 
 def _bits(numbers: Any) -> bytes:

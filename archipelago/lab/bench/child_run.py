@@ -60,8 +60,8 @@ class ChildRun:
     @property
     def look(self) -> dict[str, Any] | None:
         """The last status that the run has written; None before the first."""
-        said = last_look(self.run_dir / LOOKS)
-        return None if said is None else json.loads(said)
+        text = last_look(self.run_dir / LOOKS)
+        return None if text is None else json.loads(text)
 
     def until(self, what: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         """Wait until the predicate holds for the last status, and return that status.
@@ -112,8 +112,8 @@ class ChildRun:
         path = self.run_dir.with_name("plan.toml")
         path.write_text(
             "".join(
-                f'[[faults]]\nafter_s = {after_s}\nkind = "{kind}"\nisland = "{whom}"\n'
-                for after_s, whom in plan
+                f'[[faults]]\nafter_s = {after_s}\nkind = "{kind}"\nisland = "{victim}"\n'
+                for after_s, victim in plan
             )
         )
         self.break_it("--plan", str(path))
@@ -186,10 +186,10 @@ def several(nodes: int) -> Generator[Raylets]:
 
     Errors: `RunFailed` if it does not start.
     """
-    mine = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    settings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     process = subprocess.Popen(
         [sys.executable, "-m", "archipelago.lab.bench.raylets", str(nodes)],
-        env={**os.environ, **mine},
+        env={**os.environ, **settings},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -201,7 +201,7 @@ def several(nodes: int) -> Generator[Raylets]:
         address = process.stdout.readline().strip()
         if not address:
             raise RunFailed(f"no Ray cluster of {nodes} nodes could be started on this machine")
-        yield Raylets(address, mine)
+        yield Raylets(address, settings)
     finally:
         process.stdin.close()
         process.wait(LONGEST_WAIT_S)

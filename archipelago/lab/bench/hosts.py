@@ -82,8 +82,8 @@ def two_hosts(
     """
     tag = f"ab{os.getpid()}"
     with TemporaryDirectory(prefix="al-") as folder:  # socket paths must be short
-        mine = {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "disabled", "PYTHONUNBUFFERED": "1"}
-        hosts = NamespaceHosts(f"{tag}n", f"{tag}f", {**os.environ, **RAY_SETTINGS, **mine})
+        settings = {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "disabled", "PYTHONUNBUFFERED": "1"}
+        hosts = NamespaceHosts(f"{tag}n", f"{tag}f", {**os.environ, **RAY_SETTINGS, **settings})
         rays: list[subprocess.Popen[str]] = []
         try:
             for host in (hosts.near, hosts.far):
@@ -97,11 +97,11 @@ def two_hosts(
                     _ip("-n", host, "link", "set", device, "up")
                 _narrow(host, ends[host], bits_s)
             address = f"{HEAD}:{PORT}"
-            first = ["--head", f"--port={PORT}", "--include-dashboard=false"]
-            rays.append(_ray(hosts, hosts.near, HEAD, near_store_bytes, first))
+            head_options = ["--head", f"--port={PORT}", "--include-dashboard=false"]
+            rays.append(_ray(hosts, hosts.near, HEAD, near_store_bytes, head_options))
             _until_heard(hosts)
-            more = [f"--address={address}", f'--resources={{"{FAR_RESOURCE}": 1000}}']
-            rays.append(_ray(hosts, hosts.far, FAR, far_store_bytes, more))
+            join_options = [f"--address={address}", f'--resources={{"{FAR_RESOURCE}": 1000}}']
+            rays.append(_ray(hosts, hosts.far, FAR, far_store_bytes, join_options))
             yield hosts, address
         finally:
             for each in reversed(rays):

@@ -104,9 +104,9 @@ class Joiner:
         """
         pages.turn(self._batch)
         progress = Progress(steps, steps, pages.cursor)
-        said = self._link.report(Report(life, progress, BEAT_S), Vitals(0.0), ())
-        if isinstance(said, Void):
-            raise RunFailed(f"{life} was ended: {said.why}")
+        reply = self._link.report(Report(life, progress, BEAT_S), Vitals(0.0), ())
+        if isinstance(reply, Void):
+            raise RunFailed(f"{life} was ended: {reply.why}")
         while pages.remaining < self._batch:
             match self._link.lease(LeaseWanted(life)):
                 case LeaseGranted(_, lease):

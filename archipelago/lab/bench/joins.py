@@ -130,19 +130,19 @@ def _measured(
 ) -> dict[str, Any]:
     """Have the learners join, kill the shard, and return the figures."""
     pacer: Any = None
-    where = {FAR_RESOURCE: 1.0}
+    resources = {FAR_RESOURCE: 1.0}
     if plan.address is None:
         made: Any = ray.remote(Pacer).options(num_cpus=0, max_concurrency=64)
-        pacer, where = made.remote(plan.bits_s / 8), {}
+        pacer, resources = made.remote(plan.bits_s / 8), {}
     islands = stage.config.island_names
-    joiners = [start_joiner(stage.config, each, stage.home, pacer, where) for each in islands]
+    joiners = [start_joiner(stage.config, each, stage.home, pacer, resources) for each in islands]
     pids = [answer(stub_actor.pid_of(each), WITHIN_S) for each in joiners]
     idle = {"shard": idle_shard_bytes(stage), "learner": max(map(procfs.own_bytes, pids))}
     peaks.of |= {"syncer": [stage.syncer_pid], "shard": stage.shard_pids, "learner": pids}
     say(f"{plan.learners} learners join, {plan.model_bytes / 1e6:.0f} MB")
     began_s = time.monotonic()
-    asked = [each.join.remote(stage.layout.fingerprint) for each in joiners]
-    in_s = sorted(answer(each, WITHIN_S) - began_s for each in asked)
+    requests = [each.join.remote(stage.layout.fingerprint) for each in joiners]
+    in_s = sorted(answer(each, WITHIN_S) - began_s for each in requests)
     bytes_s = plan.model_bytes * 8 / plan.bits_s
     say(f"in after {in_s[0]:.1f} to {in_s[-1]:.1f} s; the bytes alone take {bytes_s:.1f} s")
     wanted = float(sum((p + 1) * size for p, size in enumerate(stage.layout.sizes)))

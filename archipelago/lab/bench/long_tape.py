@@ -148,10 +148,10 @@ class Crew:
         if start == stop:
             return Missing(life, p, "nothing to hand in")
         self._given[life, p] = stop
-        said = ContributionId(life, p, start, stop)
+        contribution_id = ContributionId(life, p, start, stop)
         return Arrived(
             Contribution(
-                id=said,
+                id=contribution_id,
                 base=self.state.fragments[p].version,
                 since_step=start,
                 tokens=(stop - start) * self._batch * self._window,
@@ -198,8 +198,8 @@ def prepared(home: Path, learners: int, lengths: Sequence[int], say: Callable[[s
     """
     config = config_for(learners)
     layout = layout_of(config)
-    said = f"{FORMAT} {rule_of(config, layout)!r} {learners} {sorted(lengths)}"
-    folder = home / f"tape-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
+    description = f"{FORMAT} {rule_of(config, layout)!r} {learners} {sorted(lengths)}"
+    folder = home / f"tape-{hashlib.sha256(description.encode()).hexdigest()[:12]}"
     if (folder / WHOLE).exists():
         return folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -210,9 +210,9 @@ def prepared(home: Path, learners: int, lengths: Sequence[int], say: Callable[[s
             crew.step()
             if crew.steps % SNAPSHOT_STEPS == 0 and crew.steps < steps:
                 crew.tape.seal()
-        there = Folder(folder / f"end-{steps}")
-        save_snapshot(there, crew.snapshot(), layout.fingerprint)
-        crew.tail = Tape(there, 0, layout.fingerprint)
+        end_folder = Folder(folder / f"end-{steps}")
+        save_snapshot(end_folder, crew.snapshot(), layout.fingerprint)
+        crew.tail = Tape(end_folder, 0, layout.fingerprint)
         for _ in range(SNAPSHOT_STEPS):
             crew.step()
         crew.tail.close()

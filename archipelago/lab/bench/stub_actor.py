@@ -106,11 +106,11 @@ class CrewLink:
         self, p: Fragment, older: Version, newer: Version
     ) -> list[Payload] | tuple[Version, Flat]:
         """Fetch the differences from `older` to `newer`, or the whole fragment if some are gone."""
-        while (said := await self._shard_of[p].missed.remote(p, older, newer, math.inf)) is None:
+        while (reply := await self._shard_of[p].missed.remote(p, older, newer, math.inf)) is None:
             await asyncio.sleep(0)
-        if isinstance(said, Shared):
-            return said.version, await _whole(said)
-        return [await _difference(each) for each in said]
+        if isinstance(reply, Shared):
+            return reply.version, await _whole(reply)
+        return [await _difference(each) for each in reply]
 
 
 async def _whole(shared: Shared) -> Flat:

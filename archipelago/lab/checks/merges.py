@@ -110,8 +110,8 @@ def _item(memory: JudgeMemory, p: Fragment, onto: Version, c: Contribution) -> N
     if made.poison not in (None, *PASSING):
         raise Violation("the gate", f"{c} is merged, poisoned by {made.poison}")
     if not memory.windows[p].isdisjoint(made.windows):
-        again = memory.windows[p].intersection(made.windows)
-        raise Violation("a window is merged once", f"f{p}: {again} of {c.id}")
+        repeated = memory.windows[p].intersection(made.windows)
+        raise Violation("a window is merged once", f"f{p}: {repeated} of {c.id}")
 
 
 def published(memory: JudgeMemory, after: State, publish: Publish, event: Event) -> None:
@@ -197,13 +197,15 @@ def directions(memory: JudgeMemory, before: State, event: Merged, after: State) 
     assert round_ is not None
     lives = [c.id.life for c in (*round_.items, *round_.trial)]
     pairs = zip(lives, event.cosines, strict=False)
-    said = {life.island: (life, cosine) for life, cosine in pairs if cosine is not None}  # newest
+    cosines = {
+        life.island: (life, cosine) for life, cosine in pairs if cosine is not None
+    }  # newest
     merged = {c.id.life.island for c in round_.items}
-    everyone = [m for m in before.members.values() if m.status is Status.LIVE]
-    living = [m for m in everyone if not m.trial and m.life.island not in memory.trial]
-    few = memory.rule.edition > 0 and len(living) < 4
-    for island, (life, cosine) in said.items():
-        others = sorted(x for other, (_, x) in said.items() if other in merged - {island})
+    live_members = [m for m in before.members.values() if m.status is Status.LIVE]
+    living = [m for m in live_members if not m.trial and m.life.island not in memory.trial]
+    has_few_islands = memory.rule.edition > 0 and len(living) < 4
+    for island, (life, cosine) in cosines.items():
+        others = sorted(x for other, (_, x) in cosines.items() if other in merged - {island})
         old, new = before.members[island], after.members[island]
         if not event.measured or old.life != life or old.status not in SPEAKING:
             continue
@@ -211,12 +213,16 @@ def directions(memory: JudgeMemory, before: State, event: Merged, after: State) 
         sure = memory.rule.edition > 0 and _is_confirmed(round_, event, island, chance)
         if len(others) >= 2:
             middle = (others[(len(others) - 1) // 2] + others[len(others) // 2]) / 2
-            off = sorted(abs(x - middle) for x in others)
-            spread = (off[(len(off) - 1) // 2] + off[len(off) // 2]) / 2
+            deviations = sorted(abs(x - middle) for x in others)
+            spread = (deviations[(len(deviations) - 1) // 2] + deviations[len(deviations) // 2]) / 2
             low = cosine < -chance and cosine < middle - SIGMAS * spread
-        elif few and old.trial and len(merged) == 1:
+        elif has_few_islands and old.trial and len(merged) == 1:
             low = cosine < -chance
-        elif few and _are_two(round_, event, merged, said.keys() & merged) and not old.trial:
+        elif (
+            has_few_islands
+            and _are_two(round_, event, merged, cosines.keys() & merged)
+            and not old.trial
+        ):
             low = cosine < -chance and sure
         else:
             continue
@@ -229,8 +235,8 @@ def directions(memory: JudgeMemory, before: State, event: Merged, after: State) 
             continue
         memory.against[life] = count = memory.against.get(life, 0) + 1 if low else 0
         enough = (len(living) >= 4 or sure) and len(living) - 1 >= memory.rule.min_quorum
-        must = count >= AGAINST and enough and len({m.region for m in living}) == 1
-        if must != (new.status is Status.QUARANTINED) and merged <= said.keys():
+        expected = count >= AGAINST and enough and len({m.region for m in living}) == 1
+        if expected != (new.status is Status.QUARANTINED) and merged <= cosines.keys():
             raise Violation("direction", f"{life} is {new.status}, {count} times against")
         if new.status is Status.QUARANTINED:
             memory.trial[life.island] = AGAIN

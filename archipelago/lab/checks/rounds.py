@@ -53,14 +53,14 @@ def look(
         if new is old:
             continue
         if new.version != old.version:
-            said = [e for e in effects if isinstance(e, Publish) and e.fragment == p]
+            publications = [e for e in effects if isinstance(e, Publish) and e.fragment == p]
             if (
-                len(said) != 1
-                or said[0].version != new.version
-                or said[0].previous != old.version
+                len(publications) != 1
+                or publications[0].version != new.version
+                or publications[0].previous != old.version
                 or new.version.number != old.version.number + 1 + memory.void[p]
             ):
-                words = f"f{p} from {old.version} to {new.version}: {said}"
+                words = f"f{p} from {old.version} to {new.version}: {publications}"
                 raise Violation("versions grow by one", words)
             memory.void[p] = 0
             if old.round is not None and old.round.closed_s is not None:

@@ -68,14 +68,14 @@ def play(
     if configuration is Configuration.NOT_ELASTIC:
         return together([rigid(trace, recovery.restart_s, step_s)], trace.lasts_s)
     count = 1 if configuration is Configuration.ELASTIC else learners
-    courses = [elastic(trace.of_learner(m, count), recovery, step_s) for m in range(count)]
+    timelines = [elastic(trace.of_learner(m, count), recovery, step_s) for m in range(count)]
     match configuration:
         case Configuration.DILOCO:
-            return meeting(courses, trace.lasts_s, step_s, Lockstep(lockstep.every, 1, 0))
+            return meeting(timelines, trace.lasts_s, step_s, Lockstep(lockstep.every, 1, 0))
         case Configuration.STREAMING:
-            return meeting(courses, trace.lasts_s, step_s, lockstep)
+            return meeting(timelines, trace.lasts_s, step_s, lockstep)
         case _:
-            return together(courses, trace.lasts_s)
+            return together(timelines, trace.lasts_s)
 
 
 def together(courses: list[Course], lasts_s: float) -> TraceOutcome:

@@ -71,8 +71,8 @@ def _window(
     unread = Lockstep(SYNC.every, SYNC.fragments, SYNC.overlap)
     by_chips = play(configuration, learners, trace, recovery, fit.STEP_S, unread).goodput
     parts = [trace.of_learner(m, learners) for m in range(learners)]
-    courses = [elastic(part, recovery, fit.STEP_S) for part in parts]
-    merged = merged_share(courses, SYNC.every * fit.STEP_S)
+    timelines = [elastic(part, recovery, fit.STEP_S) for part in parts]
+    merged = merged_share(timelines, SYNC.every * fit.STEP_S)
     seeded = f"{seed}/{chips}/{learners}"
     played = rounds.play(parts, recovery, fit.STEP_S, SYNC, seeded, fetching=fetching)
     return ComparedWindow(

@@ -164,11 +164,11 @@ class _Window:
         for island, machine in site.machines.items():
             trace = self._traces[island]
             loop.at(0.0, self._network.start, machine)
-            for fails_s, back_s, which in zip(
+            for fails_s, back_s, slice_number in zip(
                 trace.fails_s.tolist(), trace.back_s.tolist(), trace.slice_of.tolist(), strict=True
             ):
-                loop.at(WARM_UP_S + fails_s, self._fails, machine, which)
-                loop.at(WARM_UP_S + back_s, self._back, machine, which)
+                loop.at(WARM_UP_S + fails_s, self._fails, machine, slice_number)
+                loop.at(WARM_UP_S + back_s, self._back, machine, slice_number)
         with running(loop), quiet():
             try:
                 loop.run(WARM_UP_S, self._failed)

@@ -181,8 +181,8 @@ def _column(
         ]
         rate = np.array([chips / learners / YEAR_S])
         formula = float(closed.one_constant(rate, costs_s)[0])
-        told = paper.TABLE_1[configuration, learners][place]
-        difference = 100 * mean - told
+        published = paper.TABLE_1[configuration, learners][place]
+        difference = 100 * mean - published
         cells.append(
             Table1Cell(
                 configuration,
@@ -191,10 +191,10 @@ def _column(
                 goodput=100 * mean,
                 interval=100 * half,
                 uptime=100 * float(np.mean([uptime for _, uptime in outcomes])),
-                paper=told,
+                paper=published,
                 difference=difference,
                 closed_form=100 * formula,
-                within=abs(difference) < abs(100 * formula - told),
+                within=abs(difference) < abs(100 * formula - published),
             )
         )
     return cells

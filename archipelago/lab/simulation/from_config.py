@@ -71,8 +71,8 @@ def simulate(config: Config, seed: int) -> Simulated:
             f'run.mode = "{mode}": simulated are runs that merge what islands have learned; a ring '
             "of gradients has other rules (cluster/allreduce/ring.py)"
         )
-    told = [(each, counterpart(each, config)) for each in config.faults.plan]
-    known = [(each, fault) for each, fault in told if isinstance(fault, SimFault)]
+    counterparts = [(each, counterpart(each, config)) for each in config.faults.plan]
+    known = [(each, fault) for each, fault in counterparts if isinstance(fault, SimFault)]
     world = SimWorld(plan_of(config, [fault for _, fault in known], seed))
     world.site.loop.at(0.0, _Watch(world, known, config.monitor.refresh_s).look)
     violated: str | None = None
@@ -89,7 +89,7 @@ def simulate(config: Config, seed: int) -> Simulated:
         faults=world.faults.struck,
         left_out=[
             f"{each.kind} of {each.island} at step {each.at_step}: {why}"
-            for each, why in told
+            for each, why in counterparts
             if isinstance(why, str)
         ],
         violations=0 if violated is None else 1,

@@ -68,9 +68,9 @@ def planned(
     """
     base = copy.deepcopy(dict(tables))
     own_tables = {key: base.pop(key) for key in OURS if key in base}
-    ours = [text for text in overrides if _is_ours(text)]
-    overrides = [text for text in overrides if text not in ours]
-    unclear = [str(problem) for text in ours for problem in override(own_tables, text)]
+    own_overrides = [text for text in overrides if _is_ours(text)]
+    overrides = [text for text in overrides if text not in own_overrides]
+    unclear = [str(problem) for text in own_overrides for problem in override(own_tables, text)]
     file, problems = checked(own_tables)
     problems += unclear
     study = file.study
@@ -108,7 +108,7 @@ def planned(
             rows.append(row)
             for each in wrong:
                 impossible.setdefault(each, []).append(row.label)
-    problems += [f"{each} ({_where(at, len(rows))})" for each, at in impossible.items()]
+    problems += [f"{each} ({_where(labels, len(rows))})" for each, labels in impossible.items()]
     refuse(origin, problems)
     return Study(study.name or name, folder, seeds, study.against, study.measure, tuple(rows))
 

@@ -91,7 +91,7 @@ class Result:
         study = self.study
         if study.measure != "heldout_loss" or any(line.row.shared for line in self.lines):
             return {}
-        told: dict[str, object] = {}
+        report: dict[str, object] = {}
         modes = {line.row.arm: line.row.cells[0].mode for line in self.lines}
         means = {line.row.label: line.measured for line in self.lines}
         for mode in Mode:
@@ -102,12 +102,12 @@ class Result:
                 continue
             line = next(each for each in self.lines if each.row is row)
             name = mode.value.replace("-", "_")
-            told |= {f"{name}_arm": row.label, **line.measured.told(f"{name}_loss")}
+            report |= {f"{name}_arm": row.label, **line.measured.told(f"{name}_loss")}
             against = modes.get(study.against or "")
             if line.gap is not None and against is Mode.DATA_PARALLEL:
-                ours = mode is Mode.DECOUPLED
-                told |= line.gap.told("gap_percent" if ours else f"{name}_gap_percent")
-        return told
+                is_decoupled = mode is Mode.DECOUPLED
+                report |= line.gap.told("gap_percent" if is_decoupled else f"{name}_gap_percent")
+        return report
 
 
 def summed(study: Study, made: Mapping[str, CellResult]) -> Result:

@@ -41,8 +41,8 @@ def curves(result: Result) -> str:
     if not shown:
         return ""
     steps = sorted(set[int]().union(*({look.t for look in line.curve} for line in shown)))
-    few = [steps[round(i * (len(steps) - 1) / (COLUMNS - 1))] for i in range(COLUMNS)]
-    picked = list(dict.fromkeys(few if len(steps) > COLUMNS else steps))
+    spread_steps = [steps[round(i * (len(steps) - 1) / (COLUMNS - 1))] for i in range(COLUMNS)]
+    picked = list(dict.fromkeys(spread_steps if len(steps) > COLUMNS else steps))
     rows = [["held-out loss at step", *map(str, picked)]]
     for line in shown:
         losses = {look.t: look.heldout_loss for look in line.curve}
