@@ -30,8 +30,8 @@ def line(status: RunStatus) -> str:
     ]
     if judging := judging_progress(status):
         parts.append(judging)
-    if away := [f"{i['island']} {i['state']}" for i in status["islands"] if i["state"] != "live"]:
-        parts.append(", ".join(away))
+    if absent := [f"{i['island']} {i['state']}" for i in status["islands"] if i["state"] != "live"]:
+        parts.append(", ".join(absent))
     parts.extend(f"ALERT {alert}" for alert in status.get("alerts", ()))
     return "  ".join(parts)
 
@@ -61,8 +61,11 @@ def _of_the_run(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
         yield phases[after["phase"]]
     known = before is not None and before.get("evaluation") is not None
     if (evaluation := after.get("evaluation")) is not None and not known:
-        look, last = duration(evaluation["look_s"]), duration(evaluation["last_s"])
-        yield f"judging the model takes {look} at each look and {last} at the end"
+        look_duration, last_duration = (
+            duration(evaluation["look_s"]),
+            duration(evaluation["last_s"]),
+        )
+        yield f"judging the model takes {look_duration} at each look and {last_duration} at the end"
     yield from _of_the_alerts(before, after)
     old_reason, new_reason = why_not_durable(before), why_not_durable(after)
     if old_reason != new_reason:
@@ -81,11 +84,11 @@ def _end(status: RunStatus) -> str:
 
 def _of_the_alerts(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
     """Yield a line for each alert that has begun, and one if no alert is left."""
-    was, now = (before or {}).get("alerts", []), after.get("alerts", [])
-    for alert in now:
-        if alert not in was:
+    old_alerts, new_alerts = (before or {}).get("alerts", []), after.get("alerts", [])
+    for alert in new_alerts:
+        if alert not in old_alerts:
             yield f"ALERT: {alert}"
-    if was and not now:
+    if old_alerts and not new_alerts:
         yield "what the alerts were about is over"
 
 

@@ -84,8 +84,8 @@ def study(
         except KeyboardInterrupt:
             interrupted, cell_results = True, work.found(files, cells, retry=False)
             console.print(
-                f"interrupted: {len(cell_results)} of {len(cells)} cells are there, and the same command "
-                "goes on from them"
+                f"interrupted: {len(cell_results)} of {len(cells)} cells are there, and the same "
+                "command goes on from them"
             )
     result = summed(definition, cell_results)
     report = result.json()

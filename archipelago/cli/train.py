@@ -168,11 +168,11 @@ def import_from_here() -> None:
     Errors: `UserMistake` if that folder is gone.
     """
     try:
-        here = os.getcwd()
+        folder = os.getcwd()
     except FileNotFoundError as error:
         raise UserMistake("the current folder is gone; start in one that exists") from error
-    if here not in sys.path:
-        sys.path.append(here)
+    if folder not in sys.path:
+        sys.path.append(folder)
 
 
 def submit(

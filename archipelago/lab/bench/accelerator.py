@@ -210,9 +210,9 @@ class Bench:
         text = json_text({**figures, "took_s": 0.0})
         if text != self._written:
             self._written = text
-            aside = self._folder / f".{FILE}.{os.getpid()}"
-            aside.write_bytes(json_bytes(figures))
-            aside.replace(self._folder / FILE)
+            temporary = self._folder / f".{FILE}.{os.getpid()}"
+            temporary.write_bytes(json_bytes(figures))
+            temporary.replace(self._folder / FILE)
 
 
 def accelerator(

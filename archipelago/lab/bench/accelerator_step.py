@@ -108,7 +108,7 @@ def _rounds(
 ) -> None:
     """Measure pairs of windows, with hooks and without, and report the figures after each pair."""
     cycle, rounds = measured.model.fragments, measured.model.rounds
-    plain, hooked = list[StepTimes](), list[StepTimes]()
+    plain, hooked_windows = list[StepTimes](), list[StepTimes]()
     adopted, sent = learner.adopted, learner.sent_bytes
     for number in range(rounds):
         began_s = time.perf_counter()
@@ -117,16 +117,16 @@ def _rounds(
                 plain.append(learner.plain(cycle))
             else:
                 learner.hooked(min(LEAD_STEPS, cycle))
-                hooked.append(learner.hooked(cycle))
+                hooked_windows.append(learner.hooked(cycle))
                 learner.settle()
         moved = {
             "adopted": learner.adopted - adopted,
             "sent_bytes": learner.sent_bytes - sent,
-            "late": sum(each.late for each in hooked),
+            "late": sum(each.late for each in hooked_windows),
             "loss": learner.loss,
             "memory": memory(),
         }
-        tell({**_compared(plain, hooked, suffix), f"hooks{suffix}": moved})
+        tell({**_compared(plain, hooked_windows, suffix), f"hooks{suffix}": moved})
         took_s = time.perf_counter() - began_s
         if number + 1 >= LEAST_ROUNDS and left_s() < 1.5 * took_s:
             break

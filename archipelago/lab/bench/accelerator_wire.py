@@ -205,11 +205,11 @@ def _cut_gb_s(it: Bed) -> float:
 
 def _encode_gb_s(it: Bed, wire: Wire) -> float:
     """Return the speed of encoding on the device, where the payload stays."""
-    spoil = np.float32(1.0)
+    factor = np.float32(1.0)
 
     def call() -> list[Any]:
         return [
-            written(*each, spoil, wire=wire, where=each[0].sharding)
+            written(*each, factor, wire=wire, where=each[0].sharding)
             for each in zip(it.flats, it.origins, it.taken, strict=True)
         ]
 

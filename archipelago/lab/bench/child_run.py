@@ -69,11 +69,11 @@ class ChildRun:
         Errors: `RunFailed` if the run ends first, or that takes minutes.
         """
         end_s = time.monotonic() + LONGEST_WAIT_S
-        while (look := self.look) is None or not what(look):
+        while (status := self.look) is None or not what(status):
             if self.process.poll() is not None or time.monotonic() > end_s:
                 raise RunFailed(f"the run got stuck or ended:\n{self.end()[1][-2000:]}")
             time.sleep(0.2)
-        return look
+        return status
 
     def until_all_contribute(self, life: int = 1, victim: Island = VICTIM) -> dict[str, Any]:
         """Wait until all islands are live and contribute, the victim in this life or later."""
@@ -123,9 +123,9 @@ class ChildRun:
 
         A `kind` of "node" kills everything on the node of `whom`.
         """
-        look = self.look
-        assert look is not None
-        life = _of(look, victim)["life"]
+        status = self.look
+        assert status is not None
+        life = _of(status, victim)["life"]
         self.kill(whom, kind)
         self.until_all_contribute(life + 1, victim)
 
@@ -245,8 +245,8 @@ class Story:
 
     def gap_s(self, from_s: float, to_s: float) -> float:
         """Return the longest time between two merges that overlaps with this interval."""
-        around = [b - a for a, b in pairwise(self.merges) if b > from_s and a < to_s]
-        return max(around)
+        gaps_s = [b - a for a, b in pairwise(self.merges) if b > from_s and a < to_s]
+        return max(gaps_s)
 
     def next_merge_s(self, after_s: float) -> float:
         """Return the time of the first merge after this time."""
@@ -254,13 +254,13 @@ class Story:
 
     def back_s(self, island: Island, killed_s: float) -> float:
         """Return the time at which the island contributed again, in a new life."""
-        known = max(life for s, life in self.arrivals[island] if s <= killed_s)
-        return next(s for s, life in self.arrivals[island] if life > known)
+        old_life = max(life for s, life in self.arrivals[island] if s <= killed_s)
+        return next(s for s, life in self.arrivals[island] if life > old_life)
 
     def cold_starts_s(self) -> list[float]:
         """Return for each island the seconds from its devices to its first contribution."""
-        known: dict[str, float] = {}
+        first_joins: dict[str, float] = {}
         for at_s, islands in self.held:
             for island in islands:
-                known.setdefault(island, at_s)
-        return [self.arrivals[Island(i)][0][0] - at_s for i, at_s in known.items()]
+                first_joins.setdefault(island, at_s)
+        return [self.arrivals[Island(i)][0][0] - at_s for i, at_s in first_joins.items()]

@@ -262,10 +262,10 @@ def advancing(rows: Sequence[TapeRow]) -> float:
 
 def _spans(rows: Iterable[TapeRow]) -> Iterator[tuple[float, float]]:
     """Yield the spans of time in which some island advanced, one for each report."""
-    known: dict[Life, tuple[int, float]] = {}
+    last_reports: dict[Life, tuple[int, float]] = {}
     for row in rows:
         if isinstance(report := row.event, Report):
-            steps, before_s = known.get(report.life, (0, math.nan))
-            if (more := report.progress.steps - steps) > 0:
-                known[report.life] = report.progress.steps, row.now_s
-                yield advancing_since(report, more, before_s, row.now_s), row.now_s
+            steps, before_s = last_reports.get(report.life, (0, math.nan))
+            if (new_steps := report.progress.steps - steps) > 0:
+                last_reports[report.life] = report.progress.steps, row.now_s
+                yield advancing_since(report, new_steps, before_s, row.now_s), row.now_s

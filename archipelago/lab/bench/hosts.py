@@ -119,8 +119,8 @@ def _ray(
     hosts: NamespaceHosts, host: str, address: str, store_bytes: int, options: Sequence[str]
 ) -> subprocess.Popen[str]:
     """Start Ray on a host, with its output in a log file."""
-    words = Path(hosts.environment["RAY_TMPDIR"]) / f"{host}.log"
-    with words.open("w") as log:
+    log_path = Path(hosts.environment["RAY_TMPDIR"]) / f"{host}.log"
+    with log_path.open("w") as log:
         return hosts.start(
             host,
             "-m",
@@ -141,9 +141,9 @@ def _until_heard(hosts: NamespaceHosts) -> None:
 
     Errors: `RunFailed` if that takes longer than `START_S`.
     """
-    knock = f"import socket; exit(socket.socket().connect_ex(({HEAD!r}, {PORT})) != 0)"
+    script = f"import socket; exit(socket.socket().connect_ex(({HEAD!r}, {PORT})) != 0)"
     end_s = time.monotonic() + START_S
-    while hosts.start(hosts.near, "-c", knock).wait():
+    while hosts.start(hosts.near, "-c", script).wait():
         if time.monotonic() > end_s:
             raise RunFailed(f"Ray's head is not there within {START_S:g} s")
         time.sleep(LOOK_S)

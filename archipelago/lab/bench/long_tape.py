@@ -245,22 +245,22 @@ def left_by_a_run(
     for time in range(times):
         for each in sealed:
             if each != last or (time < times - 1 and each.first < period):
-                there = run_dir / _shifted(each, time * period).name
-                os.link(folder / each.name, there)
+                segment_path = run_dir / _shifted(each, time * period).name
+                os.link(folder / each.name, segment_path)
     seq, segment = period * times, _shifted(last, period * (times - 1))
-    state, aside = kept.state, run_dir / "aside"
-    with closing(Tape(Folder(aside), 0, layout.fingerprint, first_seq=seq)) as tape:
+    state, scratch = kept.state, run_dir / "aside"
+    with closing(Tape(Folder(scratch), 0, layout.fingerprint, first_seq=seq)) as tape:
         header = tape.place.offset
         for row in read_tape(end, layout.fingerprint).events:
             state, effects = advance(rule, state, row.event, row.now_s)
             tape.append(row.now_s, row.event, effects)
-    before = (folder / last.name).read_bytes()[: kept.place.offset]
-    since = (aside / tape_name(0)).read_bytes()[header:]
-    (run_dir / segment.name).write_bytes(before + since)
-    shutil.rmtree(aside)
+    head = (folder / last.name).read_bytes()[: kept.place.offset]
+    tail = (scratch / tape_name(0)).read_bytes()[header:]
+    (run_dir / segment.name).write_bytes(head + tail)
+    shutil.rmtree(scratch)
     place = kept.place._replace(segment=segment, chain=0)
-    here = replace(kept, seq=seq, place=place, rules=rules_sha256(rule))
-    save_snapshot(depot, here, layout.fingerprint)
+    new_snapshot = replace(kept, seq=seq, place=place, rules=rules_sha256(rule))
+    save_snapshot(depot, new_snapshot, layout.fingerprint)
     save_layout(depot, layout)
     store = FragmentStore(depot, layout, keep=config.durability.keep_snapshots)
     for p, each in enumerate(state.fragments):

@@ -78,8 +78,8 @@ def tasks_of(workload: Workload, spread: Spread) -> dict[str, Callable[[], objec
     single_piece, many_pieces = (
         cut(leaves, 1).fragments[0] for leaves in ([Leaf("w", (n,))], workload.leaves)
     )
-    chance = np.random.Generator(np.random.PCG64(0))
-    flats = chance.standard_normal((m, n), np.float32)
+    rng = np.random.Generator(np.random.PCG64(0))
+    flats = rng.standard_normal((m, n), np.float32)
     master, momentum = flats[0].copy(), np.zeros(n, np.float32)
     source, target = flats[0], np.zeros(n, np.float32)
     by_wire = {w: [frozen(encode(w, flat)) for flat in flats] for w in {Wire.F32, wire}}
@@ -134,13 +134,13 @@ def _summing(streams: NDArray[np.float32], target: Flat) -> Callable[[int], None
             last = min(first + SUM_TILE, stop)
             tile = total[first:last]
             tile[:] = 0
-            fours = rows.shape[0] // 4 * 4
-            for row in range(0, fours, 4):
+            full_stop = rows.shape[0] // 4 * 4
+            for row in range(0, full_stop, 4):
                 a, b = rows[row, first:last], rows[row + 1, first:last]
                 c, d = rows[row + 2, first:last], rows[row + 3, first:last]
                 for i in range(tile.size):
                     tile[i] += (a[i] + b[i]) + (c[i] + d[i])
-            for row in range(fours, rows.shape[0]):
+            for row in range(full_stop, rows.shape[0]):
                 a = rows[row, first:last]
                 for i in range(tile.size):
                     tile[i] += a[i]

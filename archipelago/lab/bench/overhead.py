@@ -119,7 +119,7 @@ def _row(
     layout, flats = evaluator.layout, evaluator.initial()
     with_sync, without_sync = list[OverheadWindow](), list[OverheadWindow]()
     with staged(config, layout, flats) as stage:
-        looking = Onlookers(stage).looking if setting.watched else nullcontext
+        make_context = Onlookers(stage).looking if setting.watched else nullcontext
         solos = [
             start_island(config, group, seat_of(island), stage.home, None, SoloActor)
             for group in config.islands
@@ -131,7 +131,7 @@ def _row(
             merges = stage.status()["merges"]
             _all((solo.together.remote() for solo in solos), rest_s)
             _until_merging(stage, islands, merges)
-            with looking():
+            with make_context():
                 with_sync.append(_window(stage, solos, for_s))
             steps = math.ceil(AMPLE * with_sync[-1].steps_per_s / islands * (SETTLE_S + for_s))
             _all(solo.alone.remote(steps) for solo in solos)

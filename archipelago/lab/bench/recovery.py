@@ -60,7 +60,7 @@ def recovery(
                 run.until(lambda look: look["spares"] == 1)
                 run.kill_and_wait(VICTIM)
             run.end()
-            spared = Story.of(run.run_dir)
+            spare_story = Story.of(run.run_dir)
         one_a_node = [*overrides, "islands.0.resources.CPU=1.0"]
         with (
             several(DEMO_ISLANDS + repeats) as raylets,
@@ -70,7 +70,7 @@ def recovery(
             for _ in range(repeats):
                 run.kill_and_wait(VICTIM, "node")
             run.end()
-            moved = Story.of(run.run_dir)
+            node_story = Story.of(run.run_dir)
         for hosts in HOSTS:
             gang_back_s, solo_back_s = _gang(preset, overrides, Path(home), hosts, repeats)
             figures |= {
@@ -80,7 +80,7 @@ def recovery(
             ratios[f"hosts{hosts}_back_of_one"] = between(
                 median(gang_back_s), median(solo_back_s), lambda a, b: a / b
             )
-    for name, other in (("learner_back_spare_s", spared), ("node_back_s", moved)):
+    for name, other in (("learner_back_spare_s", spare_story), ("node_back_s", node_story)):
         figures[name] = [other.back_s(VICTIM, at_s) - at_s for at_s, _ in other.faults]
     first_s = story.faults[0][0]
     settled_s = max(arrivals[0][0] for arrivals in story.arrivals.values())

@@ -160,13 +160,13 @@ class CrewActor:
         for life in self._lives:
             if life.done():
                 life.result()
-        steps, before = sum(each.steps for each in self._learners.values()), self._steps
+        steps, old_steps = sum(each.steps for each in self._learners.values()), self._steps
         latencies_s = [s for each in self._learners.values() for s in each.latencies_s]
         for each in self._learners.values():
             each.latencies_s.clear()
         cpu_s, cpu_before_s = time.process_time(), self._cpu_s
         self._steps, self._cpu_s = steps, cpu_s
-        return CrewFigures(steps - before, latencies_s, cpu_s - cpu_before_s)
+        return CrewFigures(steps - old_steps, latencies_s, cpu_s - cpu_before_s)
 
     async def part(self) -> None:
         """End all lives, and wait for them."""

@@ -121,9 +121,9 @@ class WireTraffic:
     @staticmethod
     def of(values: np.ndarray, wire_up: Wire, wire_down: Wire) -> WireTraffic:
         """Encode these values, and count the bytes of the messages."""
-        up, _ = message_bytes(encode(wire_up, values))
-        _, down = message_bytes(encode(wire_down, values))
-        return WireTraffic(values.size, up, down)
+        up_bytes, _ = message_bytes(encode(wire_up, values))
+        _, down_bytes = message_bytes(encode(wire_down, values))
+        return WireTraffic(values.size, up_bytes, down_bytes)
 
     def all_reduce_ratio(self, every: int, learners: int) -> float:
         """Return the bytes on the link of the ring's member, over those on an island's link."""

@@ -60,14 +60,16 @@ def _leaps(memory: JudgeMemory, before: State, event: Event, member: Member) -> 
     old, steps = before.members.get(member.life.island), member.progress.steps
     if old is member or memory.rule.edition == 0:
         return
-    known = old.progress.steps if old is not None and old.life == member.life else 0
+    old_steps = old.progress.steps if old is not None and old.life == member.life else 0
     longest = max([memory.rule.schedule.every, *(b.every for b in memory.rule.schedule.before)])
-    leaps = steps - known > longest and steps + member.offset >= memory.rule.steps
+    leaps = steps - old_steps > longest and steps + member.offset >= memory.rule.steps
     was_doubted = old is not None and old.life == member.life and old.doubted
     if leaps and not was_doubted and not member.doubted:
         raise Violation("nobody ends a run alone", f"{member} by {event}")
     is_repeated = (
-        isinstance(event, Report) and event.life == member.life and event.progress.steps >= known
+        isinstance(event, Report)
+        and event.life == member.life
+        and event.progress.steps >= old_steps
     )
     if was_doubted and not member.doubted and not is_repeated:
         raise Violation("nobody ends a run alone", f"{member} by {event}")

@@ -192,9 +192,9 @@ class _Past(NoFiles):
 
         Errors: `Damaged` if that version was not kept.
         """
-        before = self.before.get(p)
-        if before is not None and before.version == upto:
-            return before
+        copied = self.before.get(p)
+        if copied is not None and copied.version == upto:
+            return copied
         arrays = self._store.newest(p, upto=upto)
         if arrays.version != upto:
             raise Damaged(f"fragment {p} went on from {upto}, which was not kept")

@@ -93,13 +93,13 @@ def _speeds(seed: int) -> list[PublishedFigure]:
     slowest = 1.0 / (1.0 - SLOWER)
     paces = Paces((*[1.0] * (ISLANDS - 1), slowest), JITTER)
     rng = np.random.default_rng(seed)
-    waits = 100 * share_computing(rng, paces, STEPS, overlap=TAU)
+    blocking_share = 100 * share_computing(rng, paces, STEPS, overlap=TAU)
     return [
         _anchor(
             "table 5, K = 8: goodput",
             "%",
             84.0,
-            waits,
+            blocking_share,
             f"one of {ISLANDS} learners is {SLOWER:.0%} slower, steps vary by {JITTER:.0%}, and "
             f"nobody is more than {TAU} steps ahead of the last one. Our own rules do not make "
             "learners wait for a quorum: with K = 8 rounds close later, and goodput stays at 100 %",

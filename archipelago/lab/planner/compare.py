@@ -99,5 +99,5 @@ def joined(parts: Sequence[Trace]) -> Trace:
         fails_s[order],
         all_of([part.back_s for part in parts]),
         all_of([part.sound_since_s for part in parts]),
-        all_of([p.slice_of + int(at) for p, at in zip(parts, first[:-1], strict=True)]),
+        all_of([p.slice_of + int(offset) for p, offset in zip(parts, first[:-1], strict=True)]),
     )

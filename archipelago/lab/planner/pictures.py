@@ -78,14 +78,14 @@ def _figure(mode: str, path: Path) -> Generator[Figure]:
         raise UserMistake(
             "pictures need matplotlib, an optional extra: pip install 'archipelago-diloco[lab]'"
         ) from error
-    ink, faint = INK[mode], FAINT[mode]
+    colour, faint_colour = INK[mode], FAINT[mode]
     colours = dict.fromkeys(
-        ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.titlecolor"), ink
+        ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.titlecolor"), colour
     )
     style: dict[Any, Any] = {
         **colours,
-        "axes.edgecolor": faint,
-        "grid.color": faint,
+        "axes.edgecolor": faint_colour,
+        "grid.color": faint_colour,
         "axes.facecolor": "none",
         "figure.facecolor": "none",
         "legend.facecolor": "none",
@@ -158,9 +158,9 @@ def _failure(figure: Figure, recovery: Recovery) -> None:
     """Draw four learners of four slices: the second one loses a slice, which comes back."""
     victim, learners, each = 1, 4, 4
     failures_s = np.array([FAILS_S])
-    since, slice_of = np.array([-math.inf]), np.array([victim * each])
+    sound_since, slice_of = np.array([-math.inf]), np.array([victim * each])
     cluster_trace = Trace(
-        learners * each, LASTS_S, failures_s, failures_s + recovery.return_s, since, slice_of
+        learners * each, LASTS_S, failures_s, failures_s + recovery.return_s, sound_since, slice_of
     )
     parts = [
         elastic(cluster_trace.of_learner(m, learners), recovery, STEP_S) for m in range(learners)

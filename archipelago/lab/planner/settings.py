@@ -205,8 +205,10 @@ def shards(setting: Setting, moving: SettingTraffic, cluster: ClusterFile) -> Sh
     """
     wire_bytes = BITS[setting.wire] / 8
     flying = min(1.0, (moving.overlap * setting.fragments / setting.every + 1) / setting.fragments)
-    a_parameter = FIXED_BYTES + KEPT_DIFFERENCES * wire_bytes + setting.total * wire_bytes * flying
-    memory_gb = cluster.training.parameters * a_parameter / BYTES_PER_GB
+    parameter_bytes = (
+        FIXED_BYTES + KEPT_DIFFERENCES * wire_bytes + setting.total * wire_bytes * flying
+    )
+    memory_gb = cluster.training.parameters * parameter_bytes / BYTES_PER_GB
     gap_s = setting.every / setting.fragments * step_s(cluster)
     learner_gbit_s = (
         cluster.training.parameters / setting.fragments * BITS[setting.wire] / gap_s / 1e9

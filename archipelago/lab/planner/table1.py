@@ -105,7 +105,7 @@ class Table1:
 
     def as_json(self) -> dict[str, object]:
         """Return what `--json` prints."""
-        everything, decoupled = tuple(Configuration), Configuration.DECOUPLED
+        configurations, decoupled = tuple(Configuration), Configuration.DECOUPLED
         better = {
             row.value: sum(cell.within for cell in self.cells if cell.configuration is row)
             for row, _ in paper.TABLE_1
@@ -123,11 +123,11 @@ class Table1:
                 "not_elastic_squares": self.fitted.rigid_squares,
             },
             "mean_difference_decoupled": self.mean_difference(decoupled),
-            "mean_difference_all": self.mean_difference(*everything),
+            "mean_difference_all": self.mean_difference(*configurations),
             "largest_difference": max(abs(cell.difference) for cell in self.cells),
             "largest_interval": max(cell.interval for cell in self.cells),
             "closed_form_difference_decoupled": self.closed_difference(decoupled),
-            "closed_form_difference_all": self.closed_difference(*everything),
+            "closed_form_difference_all": self.closed_difference(*configurations),
             "closed_form_costs_s": {k.value: v for k, v in self.one_constant.items()},
             "better_than_closed_form": better,
             "profiles": [asdict(profile) for profile in self.profiles],
@@ -206,11 +206,11 @@ def _another(seed: int, number: int) -> int:
 
 
 def _sensitivity(seed: int, effort: Table1Effort, recovery: Recovery) -> list[Sensitivity]:
-    base = (1.0, paper.SLICE_CHIPS, recovery.return_s)
+    defaults = (1.0, paper.SLICE_CHIPS, recovery.return_s)
     settings = [
-        *((years, *base[1:]) for years in YEARS),
-        *((base[0], chips, base[2]) for chips in SLICES if chips != base[1]),
-        *((*base[:2], return_s) for return_s in RETURNS_S),
+        *((years, *defaults[1:]) for years in YEARS),
+        *((defaults[0], chips, defaults[2]) for chips in SLICES if chips != defaults[1]),
+        *((*defaults[:2], return_s) for return_s in RETURNS_S),
     ]
     return [
         each

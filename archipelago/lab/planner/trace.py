@@ -90,7 +90,7 @@ def draw(rng: np.random.Generator, cluster: Cluster, recovery: Recovery, lasts_s
     out_s = return_times(rng, recovery, len(at_s))
     back_at: dict[int, float] = {}
     kept: list[int] = []
-    since: list[float] = []
+    sound_since_s: list[float] = []
     for i, (fail_s, slice_number, away_s) in enumerate(
         zip(at_s.tolist(), slice_of.tolist(), out_s.tolist(), strict=True)
     ):
@@ -98,10 +98,15 @@ def draw(rng: np.random.Generator, cluster: Cluster, recovery: Recovery, lasts_s
         if fail_s >= sound_since:
             back_at[slice_number] = fail_s + away_s
             kept.append(i)
-            since.append(sound_since)
+            sound_since_s.append(sound_since)
     fails_s = at_s[kept]
     return Trace(
-        cluster.slices, lasts_s, fails_s, fails_s + out_s[kept], np.array(since), slice_of[kept]
+        cluster.slices,
+        lasts_s,
+        fails_s,
+        fails_s + out_s[kept],
+        np.array(sound_since_s),
+        slice_of[kept],
     )
 
 
@@ -120,8 +125,8 @@ def _interruptions(
     chip = np.arange(chips)
     found: list[tuple[Floats, Ints]] = []
     while len(chip):
-        soon = at_s < lasts_s
-        at_s, chip = at_s[soon], chip[soon]
+        mask = at_s < lasts_s
+        at_s, chip = at_s[mask], chip[mask]
         found.append((at_s, chip))
         at_s = at_s + scale_s * rng.weibull(shape, len(chip))
     return np.concatenate([a for a, _ in found]), np.concatenate([c for _, c in found])

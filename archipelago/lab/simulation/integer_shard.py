@@ -73,8 +73,8 @@ class SimArithmetic(Arithmetic[Parcel, SimDifference, int, Saved]):
 
     def undo(self, p: Fragment) -> Callable[[], None]:
         """Return a function that restores the present master value."""
-        before = self._master[p]
-        return lambda: self._master.update({p: before})
+        old_value = self._master[p]
+        return lambda: self._master.update({p: old_value})
 
     def put_back(self, p: Fragment, stored: Saved) -> None:
         """Restore the master value from a stored version."""

@@ -134,8 +134,8 @@ class SimLearner:
                     self._step(held)
                 case HandOver(p):
                     settle(self.asks.pop(p), self._handed_in(word))
-                case Adopt(keeps=keeps):
-                    link.kept(keeps)  # there are no parameters
+                case Adopt(keeps=kept_ids):
+                    link.kept(kept_ids)  # there are no parameters
                 case Keep():
                     pass
                 case Take(lease):

@@ -65,12 +65,12 @@ class SimPorts(Ports):
 
     async def _collect(self, life: Life, fragment: Fragment, place: ShardPlace) -> Handed:
         """Keep the learner's hand-in, like a shard's process."""
-        died, known = place.died, place.fates.known(life, fragment)
+        deaths, known = place.died, place.fates.known(life, fragment)
         if (process := await self.network.reach(life)) is None:
             return f"{life} could not be asked"
         # if another life has replaced this one, no learner hears the message
-        hears = process.learner_of(life) is not None
-        held = known.held if hears and self.site.told.hears(life, fragment, known) else None
+        has_learner = process.learner_of(life) is not None
+        held = known.held if has_learner and self.site.told.hears(life, fragment, known) else None
         waiter = process.hand_in(life, fragment, held)
         hand_in: HandedIn | None = None if waiter is None else await waiter
         machine = self.machines[life.island]
@@ -84,7 +84,7 @@ class SimPorts(Ports):
         if isinstance(parts, Failure | str):
             return parts
         await self.shards.work(self._merge_s() / len(self.machines))
-        if place.process is None or place.died != died:
+        if place.process is None or place.died != deaths:
             return "its shard has died meanwhile"
         contribution = place.process.receive(*hand_in)
         place.fates.arrived(contribution.id)
@@ -98,9 +98,9 @@ class SimPorts(Ports):
     async def _reached(self, p: Fragment, takes_s: float) -> SimShard | None:
         """Return the fragment's shard once it has worked for `takes_s`; None if it died by then."""
         place = self.shards.of(p)
-        died = place.died
+        deaths = place.died
         await self.shards.work(takes_s)
-        return place.process if place.died == died else None
+        return place.process if place.died == deaths else None
 
     async def merge(self, order: Merge) -> Merged | Unsound | None:
         """Have the shard merge, and return the outcome; None if it has died."""
@@ -113,9 +113,9 @@ class SimPorts(Ports):
         Returns the shard's answer, the reason if the disk fails, or None if the shard has died.
         """
         place = self.shards.of(order.fragment)
-        died, slow = place.died, SLOWNESS if self.loop.now_s < self.site.disk_slow_s else 1
+        deaths, slow = place.died, SLOWNESS if self.loop.now_s < self.site.disk_slow_s else 1
         await self.loop.pause(self.site.plan.store_s * slow)
-        if place.died != died or place.process is None:
+        if place.died != deaths or place.process is None:
             return None
         if self.loop.now_s < self.site.disk_fails_s:
             return "the disk fails"

@@ -117,7 +117,7 @@ class CellFiles:
             "took_s": made.took_s,
             "failed": made.failed,
             "figures": made.figures,
-            "curve": [list(look) for look in made.curve],
+            "curve": [list(evaluation) for evaluation in made.curve],
         }
         write(self.result_path(key), json_bytes(fields))
 

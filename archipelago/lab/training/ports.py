@@ -52,8 +52,8 @@ class VirtualPorts(Ports):
         if hand_in is None:
             await self._loop.pause(self._network.timing.latency_s)
             return None
-        up = self._network.places[life.island].up
-        await self._loop.pause(up.takes_s(self._loop.now_s, hand_in[1].nbytes))
+        uplink = self._network.places[life.island].up
+        await self._loop.pause(uplink.takes_s(self._loop.now_s, hand_in[1].nbytes))
         contribution = self._shard.receive(*hand_in)
         self._fates.arrived(contribution.id)
         return contribution
