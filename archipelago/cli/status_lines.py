@@ -61,11 +61,8 @@ def _of_the_run(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
         yield phases[after["phase"]]
     known = before is not None and before.get("evaluation") is not None
     if (evaluation := after.get("evaluation")) is not None and not known:
-        look_duration, last_duration = (
-            duration(evaluation["look_s"]),
-            duration(evaluation["last_s"]),
-        )
-        yield f"judging the model takes {look_duration} at each look and {last_duration} at the end"
+        look_time, last_time = duration(evaluation["look_s"]), duration(evaluation["last_s"])
+        yield f"judging the model takes {look_time} at each look and {last_time} at the end"
     yield from _of_the_alerts(before, after)
     old_reason, new_reason = why_not_durable(before), why_not_durable(after)
     if old_reason != new_reason:

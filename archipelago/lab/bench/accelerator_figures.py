@@ -76,9 +76,5 @@ def _pair(arm: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[int, float, 
     if {"heldout_loss", "steps"} <= arm.keys() & base.keys() and arm["steps"] == base["steps"]:
         return arm["steps"], arm["heldout_loss"], base["heldout_loss"]
     curves = [{x["t"]: x["heldout_loss"] for x in each.get("curve", [])} for each in (arm, base)]
-    common_steps = curves[0].keys() & curves[1].keys()
-    return (
-        (max(common_steps), curves[0][max(common_steps)], curves[1][max(common_steps)])
-        if common_steps
-        else None
-    )
+    common = curves[0].keys() & curves[1].keys()
+    return (max(common), curves[0][max(common)], curves[1][max(common)]) if common else None

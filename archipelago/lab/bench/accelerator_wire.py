@@ -161,13 +161,11 @@ def identical(it: Bed) -> dict[str, bool]:
 def _same(it: Bed, number: int, wire: Wire) -> bool:
     """Return whether both paths agree on this fragment, bit for bit."""
     flat, origin, taken = it.flats[number], it.origins[number], it.taken[number]
-    device_payload, device_residual = OnDevice(wire)(flat, origin, taken, 1.0, flat.size)
-    host_payload, host_residual = OnHost(wire)(
+    device_payload, device_rest = OnDevice(wire)(flat, origin, taken, 1.0, flat.size)
+    host_payload, host_rest = OnHost(wire)(
         flat, np.asarray(origin), np.asarray(taken), 1.0, flat.size
     )
-    return _bits(device_payload) == _bits(host_payload) and _bits(device_residual) == _bits(
-        host_residual
-    )
+    return _bits(device_payload) == _bits(host_payload) and _bits(device_rest) == _bits(host_rest)
 
 
 def _bits(numbers: Any) -> bytes:

@@ -197,9 +197,8 @@ def directions(memory: JudgeMemory, before: State, event: Merged, after: State) 
     assert round_ is not None
     lives = [c.id.life for c in (*round_.items, *round_.trial)]
     pairs = zip(lives, event.cosines, strict=False)
-    cosines = {
-        life.island: (life, cosine) for life, cosine in pairs if cosine is not None
-    }  # newest
+    # the newest of each island
+    cosines = {life.island: (life, cosine) for life, cosine in pairs if cosine is not None}
     merged = {c.id.life.island for c in round_.items}
     live_members = [m for m in before.members.values() if m.status is Status.LIVE]
     living = [m for m in live_members if not m.trial and m.life.island not in memory.trial]

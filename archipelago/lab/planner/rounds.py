@@ -87,9 +87,9 @@ class _Fetching(SimNetwork):
     def whole(self, who: SimProcess) -> None:
         self.loop.at(self.loop.now_s + self._fetch_s, who.reached, self._fetched, who)
 
-    def _fetched(self, who: SimProcess) -> None:
-        who.trait = self._slices[who.island].taken_in(who.trait)
-        super().whole(who)
+    def _fetched(self, process: SimProcess) -> None:
+        process.trait = self._slices[process.island].taken_in(process.trait)
+        super().whole(process)
 
 
 class _Slices:
