@@ -50,22 +50,22 @@ def study(
     from archipelago.lab.study.plan import read as read_study
     from archipelago.lab.study.result import summed
 
-    asked = read_study(Path(path), override_words(overrides))
-    files = CellFiles(asked.folder / "cells")
-    made = training_jobs.found(files, asked.cells, retry=False)
-    missing = {key: cell for key, cell in asked.cells.items() if key not in made}
+    definition = read_study(Path(path), override_words(overrides))
+    files = CellFiles(definition.folder / "cells")
+    cell_results = training_jobs.found(files, definition.cells, retry=False)
+    missing = {key: cell for key, cell in definition.cells.items() if key not in cell_results}
 
     labels = {
-        cell.key: f"{row.label}, seed {cell.seed}" for row in asked.rows for cell in row.cells
+        cell.key: f"{row.label}, seed {cell.seed}" for row in definition.rows for cell in row.cells
     }
 
     def done(key: str, cell: Any) -> None:
-        made[key] = cell
+        cell_results[key] = cell
         if on_cell is not None:
             on_cell(labels[key], None if cell.failed else float(cell.figure("heldout_loss")))
 
     training_jobs.make(files, missing, jobs or os.cpu_count() or 1, done)
-    return summed(asked, made)
+    return summed(definition, cell_results)
 
 
 def plan(path: Path | str, *, seed: int = 0) -> TrainingPlan:

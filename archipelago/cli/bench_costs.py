@@ -34,12 +34,12 @@ def merge(
     from archipelago.lab.bench import merge as bench_merge
     from archipelago.lab.bench.merge_workload import Workload, threads_here
 
-    talk = Console(file=sys.stderr if as_json else sys.stdout)
+    console = Console(file=sys.stderr if as_json else sys.stdout)
     if quick:  # fewer elements, in pieces of the same size
         elements, pieces, repeats = 2_000_000, -(-pieces * 2_000_000 // elements), 5
     workload = Workload(contributions, elements, wire, threads or threads_here(), pieces)
-    figures = bench_merge.merge(workload, repeats=repeats, say=talk.print)
-    tell("merge", figures, talk, as_json=as_json)
+    figures = bench_merge.merge(workload, repeats=repeats, say=console.print)
+    tell("merge", figures, console, as_json=as_json)
 
 
 def scale(
@@ -57,15 +57,15 @@ def scale(
     """
     from archipelago.lab.bench import scale as bench_scale
 
-    talk = Console(file=sys.stderr if as_json else sys.stdout, soft_wrap=True)
+    console = Console(file=sys.stderr if as_json else sys.stdout, soft_wrap=True)
     figures = bench_scale.scale(
         learners=[8] if quick else _numbers(learners),
         for_s=3.0 if quick else for_s,
         rates=bench_scale.QUICK if quick else bench_scale.LADDER,
         overrides=overrides,
-        say=talk.print,
+        say=console.print,
     )
-    tell("scale", figures, talk, as_json=as_json)
+    tell("scale", figures, console, as_json=as_json)
 
 
 def _numbers(text: str) -> list[int]:
@@ -89,16 +89,16 @@ def overhead(
     """
     from archipelago.lab.bench import overhead as bench_overhead
 
-    talk = Console(file=sys.stderr if as_json else sys.stdout, soft_wrap=True)
+    console = Console(file=sys.stderr if as_json else sys.stdout, soft_wrap=True)
     figures = bench_overhead.overhead(
         preset="byte-tiny" if quick else "byte-1m",
         islands=islands,
         pairs=1 if quick else pairs,
         for_s=3.0 if quick else for_s,
         overrides=overrides,
-        say=talk.print,
+        say=console.print,
     )
-    tell("overhead", figures, talk, as_json=as_json)
+    tell("overhead", figures, console, as_json=as_json)
 
 
 def large(
@@ -119,16 +119,16 @@ def large(
     from archipelago.lab.bench import joins as bench_joins
     from archipelago.lab.bench import large as bench_large
 
-    talk = Console(file=sys.stderr if as_json else sys.stdout, soft_wrap=True)
+    console = Console(file=sys.stderr if as_json else sys.stdout, soft_wrap=True)
     figures = bench_large.large(
         lengths=bench_large.QUICK if quick else bench_large.LONG,
         repeats=1 if quick else repeats,
         home=bench_large.CACHE,
         plan=bench_joins.QUICK if quick else bench_joins.LARGE,
-        say=talk.print,
+        say=console.print,
         parts=bench_large.parts_of(only),
     )
-    tell("large", figures, talk, as_json=as_json)
+    tell("large", figures, console, as_json=as_json)
 
 
 def accelerator(
@@ -151,14 +151,14 @@ def accelerator(
     """
     from archipelago.lab.bench import accelerator as bench_accelerator
 
-    talk = Console(stderr=True, soft_wrap=True)
+    console = Console(stderr=True, soft_wrap=True)
     figures = bench_accelerator.accelerator(
-        quick=quick, out=out, budget_s=budget_s, say=lambda line: talk.print(line, markup=False)
+        quick=quick, out=out, budget_s=budget_s, say=lambda line: console.print(line, markup=False)
     )
     if as_json:
         print(json_text(figures))
         return
-    talk = Console(soft_wrap=True)
-    shown = {key: each for key, each in figures.items() if not isinstance(each, dict | list)}
-    talk.print(figures_table(shown))
-    talk.print(rows_table(bench_accelerator.plain_rows(figures)))
+    console = Console(soft_wrap=True)
+    scalars = {key: each for key, each in figures.items() if not isinstance(each, dict | list)}
+    console.print(figures_table(scalars))
+    console.print(rows_table(bench_accelerator.plain_rows(figures)))

@@ -24,14 +24,14 @@ def recovery(
     """
     from archipelago.lab.bench import recovery as bench_recovery
 
-    talk = Console(file=sys.stderr if as_json else sys.stdout)
+    console = Console(file=sys.stderr if as_json else sys.stdout)
     figures = bench_recovery.recovery(
         preset="byte-tiny" if quick else "byte-1m",
         repeats=1 if quick else repeats,
         overrides=overrides,
-        say=talk.print,
+        say=console.print,
     )
-    tell("recovery", figures, talk, as_json=as_json)
+    tell("recovery", figures, console, as_json=as_json)
 
 
 def faults(
@@ -54,7 +54,7 @@ def faults(
     """
     from archipelago.lab.bench import faults as bench_faults
 
-    talk = Console(file=sys.stderr if as_json else sys.stdout)
+    console = Console(file=sys.stderr if as_json else sys.stdout)
     figures = bench_faults.faults(
         preset="byte-tiny",
         islands=2 if quick else islands,
@@ -62,9 +62,9 @@ def faults(
         for_s=12.0 if quick else for_s,
         pairs=1 if quick else pairs,
         overrides=overrides,
-        say=talk.print,
+        say=console.print,
     )
-    tell("faults", figures, talk, as_json=as_json)
+    tell("faults", figures, console, as_json=as_json)
 
 
 def calibrate(
@@ -80,12 +80,12 @@ def calibrate(
     """
     from archipelago.lab.bench import calibrate as bench_calibrate
 
-    talk = Console(file=sys.stderr if as_json else sys.stdout, soft_wrap=True)
+    console = Console(file=sys.stderr if as_json else sys.stdout, soft_wrap=True)
     figures = bench_calibrate.calibrate(
         preset="byte-tiny",
         step_s=0.25 if quick else step_s,
         for_s=15.0 if quick else for_s,
         overrides=overrides,
-        say=talk.print,
+        say=console.print,
     )
-    tell("calibrate", figures, talk, as_json=as_json)
+    tell("calibrate", figures, console, as_json=as_json)

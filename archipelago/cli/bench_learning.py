@@ -37,7 +37,7 @@ def parity(
 
     preset = "byte-tiny" if quick else "byte-1m"
     steps, seeds = (40, 1) if quick else (steps, seeds)
-    talk = Console(stderr=as_json)
+    console = Console(stderr=as_json)
     figures = bench_parity.parity(
         preset=preset,
         steps=steps,
@@ -45,9 +45,9 @@ def parity(
         overrides=overrides,
         lock_step=lock_step,
         every_mode=not quick if every_mode is None else every_mode,
-        say=talk.print,
+        say=console.print,
     )
-    tell("parity", figures, talk, as_json=as_json)
+    tell("parity", figures, console, as_json=as_json)
 
 
 def wire(
@@ -65,7 +65,7 @@ def wire(
     """
     from archipelago.lab.bench import wire as bench_wire
 
-    talk = Console(file=sys.stderr if as_json else sys.stdout)
+    console = Console(file=sys.stderr if as_json else sys.stdout)
     steps, seeds = (20, 1) if quick else (steps, seeds)
     figures = bench_wire.wire(
         preset="byte-tiny" if quick else "byte-1m",
@@ -75,6 +75,6 @@ def wire(
         repeats=3 if quick else 15,
         learners=learners,
         overrides=overrides,
-        say=talk.print,
+        say=console.print,
     )
-    tell("wire", figures, talk, as_json=as_json)
+    tell("wire", figures, console, as_json=as_json)

@@ -31,8 +31,8 @@ def scale(
     from cluster.launch.client import scale
 
     scale(live, wanted)
-    said = ", ".join(f"{group} = {count}" for group, count in wanted.items())
-    Console().print(f"{live.run}: {said}; `archipelago status` shows how far it is")
+    sizes = ", ".join(f"{group} = {count}" for group, count in wanted.items())
+    Console().print(f"{live.run}: {sizes}; `archipelago status` shows how far it is")
 
 
 def _counts(texts: Sequence[str]) -> dict[str, int]:
@@ -84,11 +84,11 @@ def chaos(
     """
     from cluster.config.fault_kinds import FaultKind
 
-    known = [*FaultKind]
+    known_kinds = [*FaultKind]
     wrong = [
-        f"--kind {kind}: not known; there are {', '.join(known)}"
+        f"--kind {kind}: not known; there are {', '.join(known_kinds)}"
         for kind in kinds
-        if kind not in known
+        if kind not in known_kinds
     ]
     if (plan is None) == (every_s is None):
         wrong.append("either --plan PLAN.toml or --kill-every S says what to break, and when")
@@ -102,14 +102,14 @@ def chaos(
         if plan is None
         else breaking.read_plan(plan)
     )
-    talk = Console(file=sys.stderr if as_json else sys.stdout, highlight=False, markup=False)
-    struck: list[breaking.Struck] = []
+    console = Console(file=sys.stderr if as_json else sys.stdout, highlight=False, markup=False)
+    faults: list[breaking.Struck] = []
     for each in breaking.strike(live, attacks, seed):
-        struck.append(each)
+        faults.append(each)
         because = f": refused, {each.refused}" if each.refused else ""
-        talk.print(f"{duration(each.at_s)}  {each.kind} {each.island}{because}")
+        console.print(f"{duration(each.at_s)}  {each.kind} {each.island}{because}")
     if as_json:
-        print(json_text({"run": live.run, "faults": [each._asdict() for each in struck]}))
+        print(json_text({"run": live.run, "faults": [each._asdict() for each in faults]}))
 
 
 def save(
@@ -128,15 +128,15 @@ def save(
 
     Example: archipelago save runs/demo /mnt/other/demo.safetensors
     """
-    there = path.expanduser().absolute()
+    target = path.expanduser().absolute()
     live = live_run(name, address)
     from cluster.launch.client import save
 
-    where = save(live, there)
+    saved_path = save(live, target)
     if as_json:
-        print(json_text({"run": live.run, "path": where}))
+        print(json_text({"run": live.run, "path": saved_path}))
     else:
-        Console().print(f"{live.run}: its model is in {where}")
+        Console().print(f"{live.run}: its model is in {saved_path}")
 
 
 def stop(name: RunName = None, address: Cluster = None) -> None:

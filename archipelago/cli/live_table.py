@@ -97,8 +97,8 @@ def _figures(status: RunStatus) -> RenderableType:
     lines: list[RenderableType] = [facts, loss]
     if judging := judging_progress(status):
         lines.append(Text(judging, style="cyan"))
-    if why := why_not_durable(status):
-        lines.append(Text(f"not durable: {why}", style="bold red"))
+    if reason := why_not_durable(status):
+        lines.append(Text(f"not durable: {reason}", style="bold red"))
     if damage := damage_of(status):
         lines.append(Text(f"damaged when the run came back: {damage}", style="yellow"))
     return Group(*lines)
@@ -120,17 +120,17 @@ def _islands(islands: Sequence[IslandStatus]) -> Table:
     )
     for island in islands:
         style = STATE_STYLE[island["state"]]
-        away = island["state"] in ("lost", "left")
+        is_away = island["state"] in ("lost", "left")
         life, loss = island["life"], island["loss"]
         table.add_row(
             island["island"],
             Text(island["state"], style=style),
             Text(str(life) if life else "-", style="yellow" if life > 1 else ""),
             str(island["steps"]),
-            "-" if away else amount(island["tokens_per_s"]),
-            "-" if loss is None or away else f"{loss:.3f}",
-            Text(island["why"], style="" if away else "dim"),
-            style=style if away else "",
+            "-" if is_away else amount(island["tokens_per_s"]),
+            "-" if loss is None or is_away else f"{loss:.3f}",
+            Text(island["why"], style="" if is_away else "dim"),
+            style=style if is_away else "",
         )
     return table
 
@@ -155,13 +155,13 @@ def _fragments(status: RunStatus) -> RenderableType:
             )
         return table
     cell = len("p99 v999 ") + len(names) + len(" 99/99")
-    across = max(1, (WIDTH + GAP) // (cell + GAP))
-    deep = -(-len(fragments) // across)
+    columns = max(1, (WIDTH + GAP) // (cell + GAP))
+    rows = -(-len(fragments) // columns)
     table = Table.grid(
-        *(Column(width=cell, no_wrap=True) for _ in range(across)), padding=(0, GAP, 0, 0)
+        *(Column(width=cell, no_wrap=True) for _ in range(columns)), padding=(0, GAP, 0, 0)
     )
-    for row in range(deep):
-        table.add_row(*(_mark(fragment, names) for fragment in fragments[row::deep]))
+    for row in range(rows):
+        table.add_row(*(_mark(fragment, names) for fragment in fragments[row::rows]))
     title = "fragments: version, islands in the last merge, arrived in the open round"
     return Group(Text(title, style="dim"), table)
 
@@ -185,8 +185,10 @@ def _participants(fragment: FragmentStatus, names: Sequence[str]) -> Text:
 
 def _dots(fragment: FragmentStatus, names: Sequence[str]) -> Text:
     """Return a mark for each island, in the order of the island table: its part in the merge."""
-    took_part = set(fragment["participants"])
-    return Text.assemble(*(("●", "green") if name in took_part else ("·", "dim") for name in names))
+    contributors = set(fragment["participants"])
+    return Text.assemble(
+        *(("●", "green") if name in contributors else ("·", "dim") for name in names)
+    )
 
 
 def _round(fragment: FragmentStatus) -> Text:

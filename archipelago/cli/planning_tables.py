@@ -31,21 +31,21 @@ def show_table1(made: Table1, console: Console) -> None:
         table.add_row(f"{configuration}, M = {learners}", *map(_goodput, cells))
         table.add_row("", *(f"uptime {cell.uptime:.2f}" for cell in cells), style="dim")
     console.print(table)
-    decoupled, everything = (Configuration.DECOUPLED,), tuple(Configuration)
+    decoupled, configurations = (Configuration.DECOUPLED,), tuple(Configuration)
     worst = max(made.cells, key=lambda cell: abs(cell.difference))
     console.print(
         f"mean difference to the paper: {made.mean_difference(*decoupled):.2f} points over the "
         f"decoupled cells (closed form {made.closed_difference(*decoupled):.2f}), "
-        f"{made.mean_difference(*everything):.2f} over all "
-        f"({made.closed_difference(*everything):.2f}); largest {worst.difference:+.1f} "
+        f"{made.mean_difference(*configurations):.2f} over all "
+        f"({made.closed_difference(*configurations):.2f}); largest {worst.difference:+.1f} "
         f"({worst.configuration}, M = {worst.learners}, {amount(worst.chips)} chips)"
     )
-    at = made.fitted.recovery
+    recovery = made.fitted.recovery
     console.print(
-        f"fitted on the rows of M = 1: shrink {at.shrink_s:.1f} s, grow {at.grow_s:.1f} s, restart "
-        f"{at.restart_s:.1f} s; by reference: return {at.return_s:g} s (log-normal, sigma "
-        f"{at.spread:g}), slices of {paper.SLICE_CHIPS}, a chip interrupted once a year, steps of "
-        "1 s"
+        f"fitted on the rows of M = 1: shrink {recovery.shrink_s:.1f} s, "
+        f"grow {recovery.grow_s:.1f} s, restart {recovery.restart_s:.1f} s; by reference: "
+        f"return {recovery.return_s:g} s (log-normal, sigma {recovery.spread:g}), "
+        f"slices of {paper.SLICE_CHIPS}, a chip interrupted once a year, steps of 1 s"
     )
     for profile in made.profiles:
         squares = ", ".join(f"{name}: {value:.1f}" for name, value in profile.rows)
@@ -72,12 +72,12 @@ def _goodput(cell: Table1Cell) -> str:
 
 def show_windows(windows: Sequence[ComparedWindow], rounds_each: int, console: Console) -> None:
     """Print how closely both layers of the planner agree."""
-    off = [window.difference for window in windows]
+    gaps = [window.difference for window in windows]
     console.print(
         f"the rules were played in {len(windows)} windows of {rounds_each} rounds, "
         f"{sum(window.events for window in windows):,} events: goodput of the rounds layer less "
-        f"that of the chips layer is {sum(off) / len(off):+.3f} points in the mean, "
-        f"{min(off):+.3f} to {max(off):+.3f} in a window; of the tokens "
+        f"that of the chips layer is {sum(gaps) / len(gaps):+.3f} points in the mean, "
+        f"{min(gaps):+.3f} to {max(gaps):+.3f} in a window; of the tokens "
         f"{min(window.merged for window in windows):.1f} to "
         f"{max(window.merged for window in windows):.1f} % were merged when a window ended"
     )
@@ -93,13 +93,13 @@ def show_bandwidth(
     )
     table = _grid("parameters", "step", "method", *(f"{u} %" for u in UTILISATIONS))
     each = len(UTILISATIONS)
-    for at in range(0, len(rows), each):
-        row = rows[at]
+    for start in range(0, len(rows), each):
+        row = rows[start]
         table.add_row(
             amount(row.parameters),
             f"{row.step_s:g} s",
             f"{row.method}, {row.wire}",
-            *(f"{r.gbit_s:.3g}" for r in rows[at : at + each]),
+            *(f"{r.gbit_s:.3g}" for r in rows[start : start + each]),
         )
     console.print(table)
     console.print("figures that nothing was fitted on:")
@@ -159,9 +159,9 @@ def show_plan(made: TrainingPlan, cluster: ClusterFile, console: Console) -> Non
         f"day, steps of {made.step_s:.3g} s; least {wanted} to a loss of {made.target_loss:.4f}"
     )
     table = _grid("", "chosen", "runner-up")
-    shown = [figures(each) for each in (best, made.runner_up) if each is not None]
+    columns = [figures(each) for each in (best, made.runner_up) if each is not None]
     for name, key, form in PLANNED:
-        table.add_row(name, *(form.format(each[key]) for each in shown))
+        table.add_row(name, *(form.format(each[key]) for each in columns))
     console.print(table)
     console.print(f"the syncer is in {moving.syncer}; M = {setting.total}, {made.tried} settings")
     for reason in made.reasons:
@@ -173,12 +173,12 @@ def show_plan(made: TrainingPlan, cluster: ClusterFile, console: Console) -> Non
             f"{replay.rounds_goodput:.2f} % (chips layer {replay.chips_goodput:.2f} %)"
         )
     for change in made.changes:
-        what = (
+        outcome = (
             "the same"
             if change.same
             else f"M = {change.learners}, H = {change.every}, {change.wire}"
         )
-        console.print(f"- if {change.given}: {what}")
+        console.print(f"- if {change.given}: {outcome}")
     console.print()
     console.print(made.toml, markup=False, highlight=False)
 

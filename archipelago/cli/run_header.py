@@ -39,8 +39,8 @@ def header(config: Config, run_dir: Path, layout: Layout, *, resume: bool = Fals
         )
     if changed := _fitting([*changes(config)]):
         lines["changed"] = changed
-    shown = [f"{title:<{INDENT}}{_cut(text)}" for title, text in lines.items()]
-    return [*shown, f"{'config':<{INDENT}}{config.sha256[:12]} in {run_dir}"]
+    lines_shown = [f"{title:<{INDENT}}{_cut(text)}" for title, text in lines.items()]
+    return [*lines_shown, f"{'config':<{INDENT}}{config.sha256[:12]} in {run_dir}"]
 
 
 def changes(config: Config) -> Iterator[str]:
@@ -57,11 +57,11 @@ def changes(config: Config) -> Iterator[str]:
 
 def _group(group: IslandGroup) -> str:
     resources = ", ".join(f"{amount:g} {name}" for name, amount in group.resources.items())
-    where = f" in {group.region}" if group.region else ""
+    region = f" in {group.region}" if group.region else ""
     hosts = f", {group.hosts} hosts" if group.hosts > 1 else ""
     spares = f", {group.spares} spare" if group.spares else ""
     return (
-        f"{group.count} {group.group}{where} (batch {group.batch_size}{hosts}, "
+        f"{group.count} {group.group}{region} (batch {group.batch_size}{hosts}, "
         f"{resources or 'no resources'} each{spares})"
     )
 

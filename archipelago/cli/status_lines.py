@@ -30,8 +30,8 @@ def line(status: RunStatus) -> str:
     ]
     if judging := judging_progress(status):
         parts.append(judging)
-    if away := [f"{i['island']} {i['state']}" for i in status["islands"] if i["state"] != "live"]:
-        parts.append(", ".join(away))
+    if absent := [f"{i['island']} {i['state']}" for i in status["islands"] if i["state"] != "live"]:
+        parts.append(", ".join(absent))
     parts.extend(f"ALERT {alert}" for alert in status.get("alerts", ()))
     return "  ".join(parts)
 
@@ -60,32 +60,32 @@ def _of_the_run(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
     if before is None or before["phase"] != after["phase"]:
         yield phases[after["phase"]]
     known = before is not None and before.get("evaluation") is not None
-    if (told := after.get("evaluation")) is not None and not known:
-        look, last = duration(told["look_s"]), duration(told["last_s"])
-        yield f"judging the model takes {look} at each look and {last} at the end"
+    if (evaluation := after.get("evaluation")) is not None and not known:
+        look_time, last_time = duration(evaluation["look_s"]), duration(evaluation["last_s"])
+        yield f"judging the model takes {look_time} at each look and {last_time} at the end"
     yield from _of_the_alerts(before, after)
-    was, now = why_not_durable(before), why_not_durable(after)
-    if was != now:
-        yield f"not durable: {now}" if now else "durable again"
+    old_reason, new_reason = why_not_durable(before), why_not_durable(after)
+    if old_reason != new_reason:
+        yield f"not durable: {new_reason}" if new_reason else "durable again"
     if (damage := damage_of(after)) and damage != damage_of(before):
         yield f"damaged when the run came back: {damage}"
 
 
 def _end(status: RunStatus) -> str:
     """Return how the run ended: by itself, or on request."""
-    where = f"at t {status['t']} after {status['merges']} merges"
-    if (asked := status.get("asked")) is None:
-        return f"finished {where}"
-    return f"stopped {where}, before t {status['steps']}: {asked}"
+    moment = f"at t {status['t']} after {status['merges']} merges"
+    if (request := status.get("asked")) is None:
+        return f"finished {moment}"
+    return f"stopped {moment}, before t {status['steps']}: {request}"
 
 
 def _of_the_alerts(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
     """Yield a line for each alert that has begun, and one if no alert is left."""
-    was, now = (before or {}).get("alerts", []), after.get("alerts", [])
-    for alert in now:
-        if alert not in was:
+    old_alerts, new_alerts = (before or {}).get("alerts", []), after.get("alerts", [])
+    for alert in new_alerts:
+        if alert not in old_alerts:
             yield f"ALERT: {alert}"
-    if was and not now:
+    if old_alerts and not new_alerts:
         yield "what the alerts were about is over"
 
 
@@ -102,14 +102,14 @@ def damage_of(status: RunStatus | None) -> str:
 def _of_the_islands(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
     known = {i["island"]: i for i in before["islands"]} if before else {}
     now = {i["island"]: i for i in after["islands"]}
-    alike: dict[str, list[str]] = defaultdict(list)
+    islands_by_text: dict[str, list[str]] = defaultdict(list)
     for name, island in now.items():
         for text in _changes(known.get(name), island):
-            alike[text].append(name)
+            islands_by_text[text].append(name)
     for name in known:
         if name not in now:
-            alike["gone from the run"].append(name)
-    for text, names in alike.items():
+            islands_by_text["gone from the run"].append(name)
+    for text, names in islands_by_text.items():
         yield f"{_who(names)} {text}"
 
 
@@ -139,9 +139,9 @@ def _changes(was: IslandStatus | None, now: IslandStatus) -> Iterator[str]:
 
 def judging_progress(status: RunStatus) -> str:
     """Return the progress of evaluating the final model; empty if that has not begun."""
-    told = status.get("evaluation")
-    if told is None or told["wanted"] == 0:
+    evaluation = status.get("evaluation")
+    if evaluation is None or evaluation["wanted"] == 0:
         return ""
-    left_s = told["last_s"] * (1 - told["done"] / told["wanted"])
-    of = f"{told['done']} of {told['wanted']} batches"
-    return f"judging the last model: {of}, left {duration(left_s)}"
+    left_s = evaluation["last_s"] * (1 - evaluation["done"] / evaluation["wanted"])
+    progress = f"{evaluation['done']} of {evaluation['wanted']} batches"
+    return f"judging the last model: {progress}, left {duration(left_s)}"

@@ -44,61 +44,67 @@ def study(
     from archipelago.lab.study.plan import read
     from archipelago.lab.study.result import summed
 
-    talk = Console(stderr=as_json, soft_wrap=True, highlight=False)
-    asked = read(path, overrides)
-    files = study_cells.CellFiles(asked.folder / "cells")
-    cells = asked.cells
-    made = work.found(files, cells, retry=retry)
-    missing = {key: cell for key, cell in cells.items() if key not in made}
+    console = Console(stderr=as_json, soft_wrap=True, highlight=False)
+    definition = read(path, overrides)
+    files = study_cells.CellFiles(definition.folder / "cells")
+    cells = definition.cells
+    cell_results = work.found(files, cells, retry=retry)
+    missing = {key: cell for key, cell in cells.items() if key not in cell_results}
     interrupted = False
-    talk.print(f"{asked.name}: {len(cells)} cells, {len(made)} of them are there already")
+    console.print(
+        f"{definition.name}: {len(cells)} cells, {len(cell_results)} of them are there already"
+    )
     if plan:
-        for row in asked.rows:
+        for row in definition.rows:
             for cell in row.cells:
-                there = "there" if cell.key in made else "missing"
+                state = "there" if cell.key in cell_results else "missing"
                 files.ask(cell)
-                talk.print(f"{there:>7}  {row.label}, seed {cell.seed}: {files.command(cell.key)}")
+                console.print(
+                    f"{state:>7}  {row.label}, seed {cell.seed}: {files.command(cell.key)}"
+                )
     else:
-        labels = {cell.key: f"{r.label}, seed {cell.seed}" for r in asked.rows for cell in r.cells}
+        labels = {
+            cell.key: f"{r.label}, seed {cell.seed}" for r in definition.rows for cell in r.cells
+        }
         began_s = time.monotonic()
 
         def done(key: str, cell: study_cells.CellResult) -> None:
-            made[key] = cell
+            cell_results[key] = cell
             passed_s = time.monotonic() - began_s
-            count = len(made) - (len(cells) - len(missing))
+            count = len(cell_results) - (len(cells) - len(missing))
             left_s = passed_s / count * (len(missing) - count)
             loss = cell.failed or f"{cell.figure('heldout_loss'):.4f}"
-            talk.print(
-                f"{duration(passed_s)}  {len(made)}/{len(cells)}  {labels[key]}: {loss}"
+            console.print(
+                f"{duration(passed_s)}  {len(cell_results)}/{len(cells)}  {labels[key]}: {loss}"
                 f"  left {duration(left_s)}"
             )
 
         try:
             work.make(files, missing, jobs or os.cpu_count() or 1, done)
         except KeyboardInterrupt:
-            interrupted, made = True, work.found(files, cells, retry=False)
-            talk.print(
-                f"interrupted: {len(made)} of {len(cells)} cells are there, and the same command "
-                "goes on from them"
+            interrupted, cell_results = True, work.found(files, cells, retry=False)
+            console.print(
+                f"interrupted: {len(cell_results)} of {len(cells)} cells are there, and the same "
+                "command goes on from them"
             )
-    result = summed(asked, made)
-    told = result.json()
+    result = summed(definition, cell_results)
+    report = result.json()
     if not plan:
-        asked.folder.mkdir(parents=True, exist_ok=True)
+        definition.folder.mkdir(parents=True, exist_ok=True)
         text = words.table(result) + "\n" + words.curves(result)
-        (asked.folder / "table.txt").write_text(text, encoding="utf-8")
-        write_json(asked.folder / "study.json", told)
-        told["files"] = [
-            str(asked.folder / "table.txt"),
-            str(asked.folder / "study.json"),
-            *map(str, pictures.drawn(result, asked.folder)),
+        (definition.folder / "table.txt").write_text(text, encoding="utf-8")
+        write_json(definition.folder / "study.json", report)
+        report["files"] = [
+            str(definition.folder / "table.txt"),
+            str(definition.folder / "study.json"),
+            *map(str, pictures.drawn(result, definition.folder)),
         ]
     if as_json:
-        print(json_text(told))
+        print(json_text(report))
     elif not plan:
-        talk.print(words.table(result), words.curves(result), sep="\n", markup=False)
-        talk.print("in " + ", ".join(map(str, told["files"])), markup=False)  # type: ignore[arg-type]
+        console.print(words.table(result), words.curves(result), sep="\n", markup=False)
+        console.print("in " + ", ".join(map(str, report["files"])), markup=False)  # type: ignore[arg-type]
     if interrupted:
         raise typer.Exit(INTERRUPTED)
-    if told["failed"]:
+    if report["failed"]:
         raise typer.Exit(FAILED)

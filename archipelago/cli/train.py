@@ -168,11 +168,11 @@ def import_from_here() -> None:
     Errors: `UserMistake` if that folder is gone.
     """
     try:
-        here = os.getcwd()
+        folder = os.getcwd()
     except FileNotFoundError as error:
         raise UserMistake("the current folder is gone; start in one that exists") from error
-    if here not in sys.path:
-        sys.path.append(here)
+    if folder not in sys.path:
+        sys.path.append(folder)
 
 
 def submit(
@@ -202,22 +202,22 @@ def submit(
     config = read(config_path, overrides).accepted(submitting.problems(address, working_dir))
     name = runs.name_of(config, config_path, datetime.now().astimezone())
     job = submitting.submit(config, name, address, working_dir)
-    talk = Console(stderr=as_json, highlight=False, markup=False)
+    console = Console(stderr=as_json, highlight=False, markup=False)
     if not wait:
         if as_json:
             print(json_text({"run": name, "address": address}))
-        talk.print(f"run {name} is submitted; `archipelago status {name}` from the cluster, or")
-        talk.print(f"`ray job logs {name} --address {address} --follow`")
+        console.print(f"run {name} is submitted; `archipelago status {name}` from the cluster, or")
+        console.print(f"`ray job logs {name} --address {address} --follow`")
         return
-    said: list[str] = []
+    output: list[str] = []
 
     def say(text: str) -> None:
-        said.append(text)
-        talk.print(text, end="", soft_wrap=True)
+        output.append(text)
+        console.print(text, end="", soft_wrap=True)
 
     code = submitting.follow(job, say)
     if as_json:
-        print(_last_json("".join(said)))
+        print(_last_json("".join(output)))
     if code != 0:
         raise typer.Exit(code)
 

@@ -21,11 +21,11 @@ def status(name: RunName = None, address: Cluster = None, as_json: Json = False)
     Example: archipelago status runs/demo --json
     """
     with closing(looks(name, address, 0.0)) as seen:
-        shown = next(seen)
+        first_status = next(seen)
     if as_json:
-        print(json_text(shown))
+        print(json_text(first_status))
     else:
-        Console().print(render(shown))
+        Console().print(render(first_status))
 
 
 def top(
@@ -42,5 +42,5 @@ def top(
     Example: archipelago top runs/demo --every 2
     """
     with Display(Console()) as display:
-        for shown in looks(name, address, every_s):
-            display.show(shown)
+        for run_status in looks(name, address, every_s):
+            display.show(run_status)

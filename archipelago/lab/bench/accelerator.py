@@ -179,7 +179,7 @@ class Bench:
         found = [child.figures for child in children.values()]
         device = next((each["device"] for each in found if "device" in each), None)
         arms = {arm: children[f"{STUDY}-{arm}"] for arm in ARMS if f"{STUDY}-{arm}" in children}
-        told = {name: arm.figures for name, arm in arms.items()}
+        arm_figures = {name: arm.figures for name, arm in arms.items()}
         parts = {
             name: self._skipped.get(name)
             or ("under way" if child.ended is None else child.ended or "done")
@@ -188,8 +188,8 @@ class Bench:
         return {
             "device": device,
             "rows": [self._row(name) for name in presets],
-            **gaps(told),
-            "study": {**self._study, "arms": told},
+            **gaps(arm_figures),
+            "study": {**self._study, "arms": arm_figures},
             "skipped": dict(self._skipped),
             "parts": parts | self._skipped,
             "quick": self._quick,
@@ -210,9 +210,9 @@ class Bench:
         text = json_text({**figures, "took_s": 0.0})
         if text != self._written:
             self._written = text
-            aside = self._folder / f".{FILE}.{os.getpid()}"
-            aside.write_bytes(json_bytes(figures))
-            aside.replace(self._folder / FILE)
+            temporary = self._folder / f".{FILE}.{os.getpid()}"
+            temporary.write_bytes(json_bytes(figures))
+            temporary.replace(self._folder / FILE)
 
 
 def accelerator(

@@ -34,11 +34,11 @@ def row(found: Mapping[str, Any], why: str) -> dict[str, object]:
     memory = found.get("hooks", {}).get("memory") or found.get("memory", {}).get("step", {})
     on_device = memory.get("device_peak_bytes")
     peak = memory.get("host_peak_bytes") if on_device is None else on_device
-    whole: dict[str, object] = {**dict.fromkeys(KEYS), **found, "peak_bytes": peak}
-    whole["peak_bytes_of"] = "host process" if on_device is None else "device"
-    if missing := [key for key in (*KEYS, "peak_bytes") if whole[key] is None]:
-        whole["not_measured"] = dict.fromkeys(missing, why)
-    return whole
+    full_row: dict[str, object] = {**dict.fromkeys(KEYS), **found, "peak_bytes": peak}
+    full_row["peak_bytes_of"] = "host process" if on_device is None else "device"
+    if missing := [key for key in (*KEYS, "peak_bytes") if full_row[key] is None]:
+        full_row["not_measured"] = dict.fromkeys(missing, why)
+    return full_row
 
 
 def planned_steps(arms: Sequence[Mapping[str, Any]], wanted: int, left_s: float) -> int:
@@ -65,8 +65,8 @@ def gaps(arms: Mapping[str, Mapping[str, Any]]) -> dict[str, object]:
             continue
         name = "gap_percent" if every == CYCLE else f"gap_percent_{arm}"
         pair = _pair(arms.get(arm, {}), base)
-        step, ours, theirs = pair or (None, None, None)
-        found[name] = None if ours is None or not theirs else 100 * (ours / theirs - 1)
+        step, loss, base_loss = pair or (None, None, None)
+        found[name] = None if loss is None or not base_loss else 100 * (loss / base_loss - 1)
         found[f"{name}_at_step"] = step
     return found
 
@@ -76,5 +76,5 @@ def _pair(arm: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[int, float, 
     if {"heldout_loss", "steps"} <= arm.keys() & base.keys() and arm["steps"] == base["steps"]:
         return arm["steps"], arm["heldout_loss"], base["heldout_loss"]
     curves = [{x["t"]: x["heldout_loss"] for x in each.get("curve", [])} for each in (arm, base)]
-    both = curves[0].keys() & curves[1].keys()
-    return (max(both), curves[0][max(both)], curves[1][max(both)]) if both else None
+    common = curves[0].keys() & curves[1].keys()
+    return (max(common), curves[0][max(common)], curves[1][max(common)]) if common else None

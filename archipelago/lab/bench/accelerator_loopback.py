@@ -173,11 +173,11 @@ class Loopback:
     def _hand_in(self, p: Fragment) -> jax.Array:
         """Cut the fragment, and have it encoded beside the training thread."""
         track = self._tracks[p]
-        said = ContributionId(self._life, p, track.from_step, self.clock)
+        contribution_id = ContributionId(self._life, p, track.from_step, self.clock)
         progress = Progress(self.clock, self.clock * self._tokens, Lease(0))
-        snapshot = self._replica.take(HandOver(p, said, track, progress))
+        snapshot = self._replica.take(HandOver(p, contribution_id, track, progress))
         self._tracks[p] = Track(
-            track.base, track.since_step, self.clock, progress.tokens, waiting=(said,)
+            track.base, track.since_step, self.clock, progress.tokens, waiting=(contribution_id,)
         )
         assert snapshot.cut is not None
         flat = snapshot.cut.flat

@@ -35,9 +35,9 @@ class PartFigures:
     def tell(self, figures: Mapping[str, object]) -> None:
         """Add figures; a nested table is added to the one that is there."""
         _merge(self.figures, figures)
-        aside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        aside.write_text(json_text(self.figures) + "\n", encoding="utf-8")
-        aside.replace(self._path)
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        temporary.write_text(json_text(self.figures) + "\n", encoding="utf-8")
+        temporary.replace(self._path)
 
 
 def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:

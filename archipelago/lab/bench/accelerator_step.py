@@ -108,7 +108,7 @@ def _rounds(
 ) -> None:
     """Measure pairs of windows, with hooks and without, and report the figures after each pair."""
     cycle, rounds = measured.model.fragments, measured.model.rounds
-    plain, hooked = list[StepTimes](), list[StepTimes]()
+    plain, hooked_windows = list[StepTimes](), list[StepTimes]()
     adopted, sent = learner.adopted, learner.sent_bytes
     for number in range(rounds):
         began_s = time.perf_counter()
@@ -117,16 +117,16 @@ def _rounds(
                 plain.append(learner.plain(cycle))
             else:
                 learner.hooked(min(LEAD_STEPS, cycle))
-                hooked.append(learner.hooked(cycle))
+                hooked_windows.append(learner.hooked(cycle))
                 learner.settle()
         moved = {
             "adopted": learner.adopted - adopted,
             "sent_bytes": learner.sent_bytes - sent,
-            "late": sum(each.late for each in hooked),
+            "late": sum(each.late for each in hooked_windows),
             "loss": learner.loss,
             "memory": memory(),
         }
-        tell({**_compared(plain, hooked, suffix), f"hooks{suffix}": moved})
+        tell({**_compared(plain, hooked_windows, suffix), f"hooks{suffix}": moved})
         took_s = time.perf_counter() - began_s
         if number + 1 >= LEAST_ROUNDS and left_s() < 1.5 * took_s:
             break
@@ -137,14 +137,14 @@ def _compared(
 ) -> dict[str, object]:
     """Compare each window with hooks to the one beside it."""
     means = [
-        (float(np.mean(alone.step)), float(np.mean(ours.step)))
-        for alone, ours in zip(plain, hooked, strict=True)
+        (float(np.mean(reference.step)), float(np.mean(measured.step)))
+        for reference, measured in zip(plain, hooked, strict=True)
     ]
     step, with_hooks, fraction = (f"{name}{suffix}" for name in OVERALL)
     return {
-        **figure(step, [1e3 * alone for alone, _ in means]),
-        **figure(with_hooks, [1e3 * ours for _, ours in means]),
-        **figure(fraction, [ours / alone - 1 for alone, ours in means]),
+        **figure(step, [1e3 * reference for reference, _ in means]),
+        **figure(with_hooks, [1e3 * measured for _, measured in means]),
+        **figure(fraction, [measured / reference - 1 for reference, measured in means]),
         f"rounds{suffix}": len(means),
         f"histogram{suffix}": histogram(plain, hooked),
     }

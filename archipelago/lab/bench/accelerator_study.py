@@ -126,9 +126,9 @@ def generated(folder: Path) -> Path:
         if not path.exists():
             text.mkdir(parents=True, exist_ok=True)
             lines = (f"{number} times {i} is {number * i}, and so on\n" for i in range(LINES))
-            aside = path.with_name(f".{number}.{time.monotonic_ns()}")
-            aside.write_text("".join(lines))
-            aside.replace(path)
+            temporary = path.with_name(f".{number}.{time.monotonic_ns()}")
+            temporary.write_text("".join(lines))
+            temporary.replace(path)
     return text
 
 

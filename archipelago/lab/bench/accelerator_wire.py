@@ -161,9 +161,11 @@ def identical(it: Bed) -> dict[str, bool]:
 def _same(it: Bed, number: int, wire: Wire) -> bool:
     """Return whether both paths agree on this fragment, bit for bit."""
     flat, origin, taken = it.flats[number], it.origins[number], it.taken[number]
-    ours, left = OnDevice(wire)(flat, origin, taken, 1.0, flat.size)
-    theirs, residual = OnHost(wire)(flat, np.asarray(origin), np.asarray(taken), 1.0, flat.size)
-    return _bits(ours) == _bits(theirs) and _bits(left) == _bits(residual)
+    device_payload, device_rest = OnDevice(wire)(flat, origin, taken, 1.0, flat.size)
+    host_payload, host_rest = OnHost(wire)(
+        flat, np.asarray(origin), np.asarray(taken), 1.0, flat.size
+    )
+    return _bits(device_payload) == _bits(host_payload) and _bits(device_rest) == _bits(host_rest)
 
 
 def _bits(numbers: Any) -> bytes:
@@ -201,11 +203,11 @@ def _cut_gb_s(it: Bed) -> float:
 
 def _encode_gb_s(it: Bed, wire: Wire) -> float:
     """Return the speed of encoding on the device, where the payload stays."""
-    spoil = np.float32(1.0)
+    factor = np.float32(1.0)
 
     def call() -> list[Any]:
         return [
-            written(*each, spoil, wire=wire, where=each[0].sharding)
+            written(*each, factor, wire=wire, where=each[0].sharding)
             for each in zip(it.flats, it.origins, it.taken, strict=True)
         ]
 

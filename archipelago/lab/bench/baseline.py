@@ -77,18 +77,22 @@ class Sweep:
         losses: dict[RateAndMomentum, list[float]] = {}
         for run in self.runs:
             losses.setdefault(run.setting, []).append(run.heldout_loss)
-        most = max(map(len, losses.values()))
-        return min((fmean(each), at) for at, each in losses.items() if len(each) == most)[1]
+        most_seeds = max(map(len, losses.values()))
+        return min(
+            (fmean(each), setting) for setting, each in losses.items() if len(each) == most_seeds
+        )[1]
 
     @property
     def enclosed(self) -> bool:
         """Whether some seed tried the best setting between others, in rate and in momentum."""
         best = self.best
         for seed in {run.seed for run in self.runs}:
-            tried = {run.setting: run.heldout_loss for run in self.runs if run.seed == seed}
-            along = [at for at in tried if at.momentum == best.momentum]
-            across = [at for at in tried if at.learning_rate == best.learning_rate]
-            if all(_between(best, sorted(line)) for line in (along, across)):
+            losses = {run.setting: run.heldout_loss for run in self.runs if run.seed == seed}
+            of_equal_momentum = [setting for setting in losses if setting.momentum == best.momentum]
+            of_equal_rate = [
+                setting for setting in losses if setting.learning_rate == best.learning_rate
+            ]
+            if all(_between(best, sorted(line)) for line in (of_equal_momentum, of_equal_rate)):
                 return True
         return False
 
@@ -142,8 +146,8 @@ def found(config: Config, sweeps: Sequence[Sweep]) -> Sweep | None:
     """Return the sweep of exactly this model, batch, data and number of steps, if there is one."""
     task, steps = config.task, config.run.steps
     for sweep in sweeps:
-        same = (sweep.preset, sweep.steps, sweep.facts) == (task.preset, steps, facts_of(config))
-        if same and not task.options:
+        is_same = (sweep.preset, sweep.steps, sweep.facts) == (task.preset, steps, facts_of(config))
+        if is_same and not task.options:
             return sweep
     return None
 

@@ -202,13 +202,13 @@ class SoloActor(IslandActor):
         setup_logging()
         self._cable, self._calls = Cable(), LearnerCalls(lambda: self._learner)
         plain = Config.model_validate_json(config, strict=False)
-        mine = plain.group(group)
+        own_group = plain.group(group)
 
         def gather() -> RayGang:
-            self._calls.gang = gang = RayGang(config, mine, seat, namespace, _end, SoloHost)
+            self._calls.gang = gang = RayGang(config, own_group, seat, namespace, _end, SoloHost)
             return gang
 
-        gathered = gather if mine.hosts > 1 else None
+        gathered = gather if own_group.hosts > 1 else None
         self.process = BaselineProcess(plain, Island(seat), namespace, gathered)
 
     def prepare(self) -> None:

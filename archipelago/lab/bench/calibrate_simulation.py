@@ -59,8 +59,8 @@ def simulate(
     for machine in site.machines.values():
         loop.at(machine.trait.joins_s, network.start, machine)
     for fault in faults:
-        struck = fault._replace(at_s=from_s + fault.at_s)
-        loop.at(struck.at_s, injector.strike, struck)
+        timed_fault = fault._replace(at_s=from_s + fault.at_s)
+        loop.at(timed_fault.at_s, injector.strike, timed_fault)
     with running(loop), quiet():
         try:
             loop.run(from_s + for_s, lambda: site.syncer is None or site.syncer.failure is not None)

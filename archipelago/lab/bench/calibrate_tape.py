@@ -46,9 +46,9 @@ def seen(rows: Rows, from_s: float, to_s: float, islands: int, step_s: float) ->
     """Return the figures of a window of the tape, in seconds of its own clock."""
     before, after = steps_by(rows, from_s), steps_by(rows, to_s)
     steps = sum(count - before.get(life, 0) for life, count in after.items())
-    inside = [(at_s, event) for at_s, event in rows if from_s < at_s <= to_s]
-    merged_s = [at_s for at_s, event in inside if isinstance(event, Merged)]
-    arrived = sum(isinstance(event, Arrived) for _, event in inside)
+    events = [(at_s, event) for at_s, event in rows if from_s < at_s <= to_s]
+    merged_s = [at_s for at_s, event in events if isinstance(event, Merged)]
+    arrived = sum(isinstance(event, Arrived) for _, event in events)
     gaps_s = [b - a for a, b in pairwise(merged_s)] or [math.nan]
     return WindowFigures(
         goodput=steps * step_s / (islands * (to_s - from_s)),

@@ -60,8 +60,8 @@ class ChildRun:
     @property
     def look(self) -> dict[str, Any] | None:
         """The last status that the run has written; None before the first."""
-        said = last_look(self.run_dir / LOOKS)
-        return None if said is None else json.loads(said)
+        text = last_look(self.run_dir / LOOKS)
+        return None if text is None else json.loads(text)
 
     def until(self, what: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         """Wait until the predicate holds for the last status, and return that status.
@@ -69,11 +69,11 @@ class ChildRun:
         Errors: `RunFailed` if the run ends first, or that takes minutes.
         """
         end_s = time.monotonic() + LONGEST_WAIT_S
-        while (look := self.look) is None or not what(look):
+        while (status := self.look) is None or not what(status):
             if self.process.poll() is not None or time.monotonic() > end_s:
                 raise RunFailed(f"the run got stuck or ended:\n{self.end()[1][-2000:]}")
             time.sleep(0.2)
-        return look
+        return status
 
     def until_all_contribute(self, life: int = 1, victim: Island = VICTIM) -> dict[str, Any]:
         """Wait until all islands are live and contribute, the victim in this life or later."""
@@ -112,8 +112,8 @@ class ChildRun:
         path = self.run_dir.with_name("plan.toml")
         path.write_text(
             "".join(
-                f'[[faults]]\nafter_s = {after_s}\nkind = "{kind}"\nisland = "{whom}"\n'
-                for after_s, whom in plan
+                f'[[faults]]\nafter_s = {after_s}\nkind = "{kind}"\nisland = "{victim}"\n'
+                for after_s, victim in plan
             )
         )
         self.break_it("--plan", str(path))
@@ -123,9 +123,9 @@ class ChildRun:
 
         A `kind` of "node" kills everything on the node of `whom`.
         """
-        look = self.look
-        assert look is not None
-        life = _of(look, victim)["life"]
+        status = self.look
+        assert status is not None
+        life = _of(status, victim)["life"]
         self.kill(whom, kind)
         self.until_all_contribute(life + 1, victim)
 
@@ -186,10 +186,10 @@ def several(nodes: int) -> Generator[Raylets]:
 
     Errors: `RunFailed` if it does not start.
     """
-    mine = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    settings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     process = subprocess.Popen(
         [sys.executable, "-m", "archipelago.lab.bench.raylets", str(nodes)],
-        env={**os.environ, **mine},
+        env={**os.environ, **settings},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -201,7 +201,7 @@ def several(nodes: int) -> Generator[Raylets]:
         address = process.stdout.readline().strip()
         if not address:
             raise RunFailed(f"no Ray cluster of {nodes} nodes could be started on this machine")
-        yield Raylets(address, mine)
+        yield Raylets(address, settings)
     finally:
         process.stdin.close()
         process.wait(LONGEST_WAIT_S)
@@ -245,8 +245,8 @@ class Story:
 
     def gap_s(self, from_s: float, to_s: float) -> float:
         """Return the longest time between two merges that overlaps with this interval."""
-        around = [b - a for a, b in pairwise(self.merges) if b > from_s and a < to_s]
-        return max(around)
+        gaps_s = [b - a for a, b in pairwise(self.merges) if b > from_s and a < to_s]
+        return max(gaps_s)
 
     def next_merge_s(self, after_s: float) -> float:
         """Return the time of the first merge after this time."""
@@ -254,13 +254,13 @@ class Story:
 
     def back_s(self, island: Island, killed_s: float) -> float:
         """Return the time at which the island contributed again, in a new life."""
-        known = max(life for s, life in self.arrivals[island] if s <= killed_s)
-        return next(s for s, life in self.arrivals[island] if life > known)
+        old_life = max(life for s, life in self.arrivals[island] if s <= killed_s)
+        return next(s for s, life in self.arrivals[island] if life > old_life)
 
     def cold_starts_s(self) -> list[float]:
         """Return for each island the seconds from its devices to its first contribution."""
-        known: dict[str, float] = {}
+        first_joins: dict[str, float] = {}
         for at_s, islands in self.held:
             for island in islands:
-                known.setdefault(island, at_s)
-        return [self.arrivals[Island(i)][0][0] - at_s for i, at_s in known.items()]
+                first_joins.setdefault(island, at_s)
+        return [self.arrivals[Island(i)][0][0] - at_s for i, at_s in first_joins.items()]

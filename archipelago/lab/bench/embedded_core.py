@@ -74,8 +74,8 @@ def staged(
             logging.getLogger("ray").setLevel(logging.ERROR)
             held = shards_of(config.sync.shards, config.sync.fragments)
             shards = [start_shard(config, name, home, run_dir) for name in held]
-            for shard, own in zip(shards, held.values(), strict=True):
-                for p in own:
+            for shard, fragments in zip(shards, held.values(), strict=True):
+                for p in fragments:
                     answer(shard.seed.remote(layout, p, flats[p]), START_S)
             yield _opened(config, layout, home, run_dir, shards)
 
@@ -119,13 +119,13 @@ class Onlookers:
 
         Errors: the error that broke the thread.
         """
-        enough = threading.Event()
+        stop = threading.Event()
         with ThreadPoolExecutor(1, "look") as pool:
-            looks = pool.submit(self._look, enough)
+            looks = pool.submit(self._look, stop)
             try:
                 yield
             finally:
-                enough.set()
+                stop.set()
             looks.result()
 
     def _look(self, enough: threading.Event) -> None:

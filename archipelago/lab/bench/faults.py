@@ -90,7 +90,7 @@ def faults(
     is the paced rate of merged tokens per second over the unpaced one. Each of the `pairs` has one
     window of `for_s` seconds without kills, and one for each of `PLANS`.
     """
-    mine = [*overrides, f"islands.0.count={islands}"]
+    settings = [*overrides, f"islands.0.count={islands}"]
     only_islands, *_ = PLANS.values()
     with TemporaryDirectory(prefix="archipelago-home-") as home:
 
@@ -99,14 +99,14 @@ def faults(
         ) -> FaultWindow:
             plan = plan_of(victims, kill_every_s, for_s)
             window = _window(preset, overrides, Path(home), for_s, plan)
-            whom = ", ".join(victims) or "nobody"
-            say(f"{whom} killed: {window.merged_per_s:.0f} tokens/s merged")
+            names = ", ".join(victims) or "nobody"
+            say(f"{names} killed: {window.merged_per_s:.0f} tokens/s merged")
             return window
 
         raw_s = max(RAW_SHARE * for_s, 2 * kill_every_s)
-        raw = [look(mine, raw_s), look(mine, raw_s, only_islands)]
+        raw = [look(settings, raw_s), look(settings, raw_s, only_islands)]
         step_s = islands / (PACED_SHARE * raw[0].steps_per_s)
-        paced = [*mine, f"islands.0.step_s={step_s:.3f}"]
+        paced = [*settings, f"islands.0.step_s={step_s:.3f}"]
         without, broken = list[FaultWindow](), {name: list[FaultWindow]() for name in PLANS}
         for _ in range(pairs):
             without.append(look(paced, for_s))
@@ -208,7 +208,7 @@ def _window(
         steps_per_s=stepped / seconds,
         seconds=seconds,
         summary=summary,
-        hits=sum(whom in story.arrivals for _, whom in story.faults),
+        hits=sum(victim in story.arrivals for _, victim in story.faults),
         lost=lost_of(rows),
         advancing=advancing(rows),
     )
@@ -262,10 +262,10 @@ def advancing(rows: Sequence[TapeRow]) -> float:
 
 def _spans(rows: Iterable[TapeRow]) -> Iterator[tuple[float, float]]:
     """Yield the spans of time in which some island advanced, one for each report."""
-    known: dict[Life, tuple[int, float]] = {}
+    last_reports: dict[Life, tuple[int, float]] = {}
     for row in rows:
         if isinstance(report := row.event, Report):
-            steps, before_s = known.get(report.life, (0, math.nan))
-            if (more := report.progress.steps - steps) > 0:
-                known[report.life] = report.progress.steps, row.now_s
-                yield advancing_since(report, more, before_s, row.now_s), row.now_s
+            steps, before_s = last_reports.get(report.life, (0, math.nan))
+            if (new_steps := report.progress.steps - steps) > 0:
+                last_reports[report.life] = report.progress.steps, row.now_s
+                yield advancing_since(report, new_steps, before_s, row.now_s), row.now_s

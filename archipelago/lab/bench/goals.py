@@ -75,5 +75,5 @@ def verdict(goal: Goal, name: str, figures: Mapping[str, object]) -> str:
     assert isinstance(covered, int | float)
     if high < goal.at_least or low > goal.at_most:
         return "missed"
-    inside = goal.holds(low) and goal.holds(high)
-    return "reached" if inside and covered >= CONFIDENCE else "inconclusive"
+    holds = goal.holds(low) and goal.holds(high)
+    return "reached" if holds and covered >= CONFIDENCE else "inconclusive"

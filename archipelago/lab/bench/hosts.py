@@ -82,8 +82,8 @@ def two_hosts(
     """
     tag = f"ab{os.getpid()}"
     with TemporaryDirectory(prefix="al-") as folder:  # socket paths must be short
-        mine = {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "disabled", "PYTHONUNBUFFERED": "1"}
-        hosts = NamespaceHosts(f"{tag}n", f"{tag}f", {**os.environ, **RAY_SETTINGS, **mine})
+        settings = {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "disabled", "PYTHONUNBUFFERED": "1"}
+        hosts = NamespaceHosts(f"{tag}n", f"{tag}f", {**os.environ, **RAY_SETTINGS, **settings})
         rays: list[subprocess.Popen[str]] = []
         try:
             for host in (hosts.near, hosts.far):
@@ -97,11 +97,11 @@ def two_hosts(
                     _ip("-n", host, "link", "set", device, "up")
                 _narrow(host, ends[host], bits_s)
             address = f"{HEAD}:{PORT}"
-            first = ["--head", f"--port={PORT}", "--include-dashboard=false"]
-            rays.append(_ray(hosts, hosts.near, HEAD, near_store_bytes, first))
+            head_options = ["--head", f"--port={PORT}", "--include-dashboard=false"]
+            rays.append(_ray(hosts, hosts.near, HEAD, near_store_bytes, head_options))
             _until_heard(hosts)
-            more = [f"--address={address}", f'--resources={{"{FAR_RESOURCE}": 1000}}']
-            rays.append(_ray(hosts, hosts.far, FAR, far_store_bytes, more))
+            join_options = [f"--address={address}", f'--resources={{"{FAR_RESOURCE}": 1000}}']
+            rays.append(_ray(hosts, hosts.far, FAR, far_store_bytes, join_options))
             yield hosts, address
         finally:
             for each in reversed(rays):
@@ -119,8 +119,8 @@ def _ray(
     hosts: NamespaceHosts, host: str, address: str, store_bytes: int, options: Sequence[str]
 ) -> subprocess.Popen[str]:
     """Start Ray on a host, with its output in a log file."""
-    words = Path(hosts.environment["RAY_TMPDIR"]) / f"{host}.log"
-    with words.open("w") as log:
+    log_path = Path(hosts.environment["RAY_TMPDIR"]) / f"{host}.log"
+    with log_path.open("w") as log:
         return hosts.start(
             host,
             "-m",
@@ -141,9 +141,9 @@ def _until_heard(hosts: NamespaceHosts) -> None:
 
     Errors: `RunFailed` if that takes longer than `START_S`.
     """
-    knock = f"import socket; exit(socket.socket().connect_ex(({HEAD!r}, {PORT})) != 0)"
+    script = f"import socket; exit(socket.socket().connect_ex(({HEAD!r}, {PORT})) != 0)"
     end_s = time.monotonic() + START_S
-    while hosts.start(hosts.near, "-c", knock).wait():
+    while hosts.start(hosts.near, "-c", script).wait():
         if time.monotonic() > end_s:
             raise RunFailed(f"Ray's head is not there within {START_S:g} s")
         time.sleep(LOOK_S)

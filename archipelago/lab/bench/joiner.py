@@ -93,9 +93,9 @@ class Joiner:
         self._model = model
         pages = Pages(self._lease_windows, granted.leases)
         self._report(granted.life, 1, pages)
-        in_s = time.monotonic()
+        joined_s = time.monotonic()
         threading.Thread(target=self._beat, args=(granted.life, pages), daemon=True).start()
-        return in_s
+        return joined_s
 
     def _report(self, life: Life, steps: int, pages: Pages) -> None:
         """Read the windows of a step and report it, and ask for more windows in time.
@@ -104,9 +104,9 @@ class Joiner:
         """
         pages.turn(self._batch)
         progress = Progress(steps, steps, pages.cursor)
-        said = self._link.report(Report(life, progress, BEAT_S), Vitals(0.0), ())
-        if isinstance(said, Void):
-            raise RunFailed(f"{life} was ended: {said.why}")
+        reply = self._link.report(Report(life, progress, BEAT_S), Vitals(0.0), ())
+        if isinstance(reply, Void):
+            raise RunFailed(f"{life} was ended: {reply.why}")
         while pages.remaining < self._batch:
             match self._link.lease(LeaseWanted(life)):
                 case LeaseGranted(_, lease):

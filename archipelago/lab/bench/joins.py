@@ -101,18 +101,18 @@ def joins(plan: JoinPlan, say: Callable[[str], None]) -> dict[str, Any]:
     stores = Stores.of(config_of(plan), layout_of(plan))
     room = 2**27
     with two_hosts(plan.bits_s, stores.shards + room, stores.island + room) as (hosts, address):
-        own = asdict(plan) | {"address": address}
+        task = asdict(plan) | {"address": address}
         process = hosts.start(
-            hosts.near, "-m", "archipelago.lab.bench.joins", json_text(own), into=subprocess.PIPE
+            hosts.near, "-m", "archipelago.lab.bench.joins", json_text(task), into=subprocess.PIPE
         )
         try:
-            out, err = process.communicate(timeout=2 * WITHIN_S)
+            output, errors = process.communicate(timeout=2 * WITHIN_S)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
     if process.returncode:
-        raise RunFailed(f"joins over a link: {err.strip()[-2000:]}")
-    return json.loads(out.splitlines()[-1])
+        raise RunFailed(f"joins over a link: {errors.strip()[-2000:]}")
+    return json.loads(output.splitlines()[-1])
 
 
 def _there(plan: JoinPlan, say: Callable[[str], None]) -> dict[str, Any]:
@@ -130,21 +130,21 @@ def _measured(
 ) -> dict[str, Any]:
     """Have the learners join, kill the shard, and return the figures."""
     pacer: Any = None
-    where = {FAR_RESOURCE: 1.0}
+    resources = {FAR_RESOURCE: 1.0}
     if plan.address is None:
         made: Any = ray.remote(Pacer).options(num_cpus=0, max_concurrency=64)
-        pacer, where = made.remote(plan.bits_s / 8), {}
+        pacer, resources = made.remote(plan.bits_s / 8), {}
     islands = stage.config.island_names
-    joiners = [start_joiner(stage.config, each, stage.home, pacer, where) for each in islands]
+    joiners = [start_joiner(stage.config, each, stage.home, pacer, resources) for each in islands]
     pids = [answer(stub_actor.pid_of(each), WITHIN_S) for each in joiners]
     idle = {"shard": idle_shard_bytes(stage), "learner": max(map(procfs.own_bytes, pids))}
     peaks.of |= {"syncer": [stage.syncer_pid], "shard": stage.shard_pids, "learner": pids}
     say(f"{plan.learners} learners join, {plan.model_bytes / 1e6:.0f} MB")
     began_s = time.monotonic()
-    asked = [each.join.remote(stage.layout.fingerprint) for each in joiners]
-    in_s = sorted(answer(each, WITHIN_S) - began_s for each in asked)
+    requests = [each.join.remote(stage.layout.fingerprint) for each in joiners]
+    joined_s = sorted(answer(each, WITHIN_S) - began_s for each in requests)
     bytes_s = plan.model_bytes * 8 / plan.bits_s
-    say(f"in after {in_s[0]:.1f} to {in_s[-1]:.1f} s; the bytes alone take {bytes_s:.1f} s")
+    say(f"in after {joined_s[0]:.1f} to {joined_s[-1]:.1f} s; the bytes alone take {bytes_s:.1f} s")
     wanted = float(sum((p + 1) * size for p, size in enumerate(stage.layout.sizes)))
     if [answer(each.read.remote(), WITHIN_S) for each in joiners] != [wanted] * len(joiners):
         raise RunFailed("what the learners have is not the model")
@@ -160,9 +160,9 @@ def _measured(
         "link_bits_s": plan.bits_s,
         "link": "paced" if plan.address is None else "token buckets between two hosts",
         "join_bytes_s": bytes_s,
-        "join_first_s": in_s[0],
-        "join_s": in_s[-1],
-        "join_of_bytes": in_s[-1] / bytes_s,
+        "join_first_s": joined_s[0],
+        "join_s": joined_s[-1],
+        "join_of_bytes": joined_s[-1] / bytes_s,
         "learners_that_map": mapped,
         "shard_gap_s": shard_gap_s,
         "peak_bytes": joined,

@@ -126,14 +126,14 @@ def long_tape(
         )
         say(f"{steps * times} steps: {left[0]} events, {gaps[-1].value:.2f} s")
     first, last = rows[0], rows[-1]
-    more = last["tape_events"] - first["tape_events"]
+    added_events = last["tape_events"] - first["tape_events"]
     return {
         "learners": lengths.learners,
         "tape_events": last["tape_events"],
         "tape_bytes_per_event": last["tape_bytes"] / last["tape_events"],
         **told("syncer_gap_s", gaps[-1]),
         "coverage": min(each.coverage for each in gaps),
-        "syncer_gap_s_per_million_events": 1e6 * (gaps[-1].value - gaps[0].value) / more,
+        "syncer_gap_s_per_million_events": 1e6 * (gaps[-1].value - gaps[0].value) / added_events,
         "syncer_peak_bytes": last["syncer_peak_bytes"],
         "peak_bytes": {"syncer": last["syncer_peak_bytes"]},
         "rows": rows,
@@ -162,9 +162,9 @@ def _kill(stage: BenchStage) -> ComingBack:
 
     Errors: `RunFailed` if it is not back in time, or not as a new generation.
     """
-    before = answer(stub_actor.pid_of(stage.syncer))
+    old_pid = answer(stub_actor.pid_of(stage.syncer))
     generation = _generation(stage)
-    os.kill(before, signal.SIGKILL)
+    os.kill(old_pid, signal.SIGKILL)
     began_s = time.monotonic()
     while time.monotonic() - began_s < BACK_S:
         try:

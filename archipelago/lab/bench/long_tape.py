@@ -148,10 +148,10 @@ class Crew:
         if start == stop:
             return Missing(life, p, "nothing to hand in")
         self._given[life, p] = stop
-        said = ContributionId(life, p, start, stop)
+        contribution_id = ContributionId(life, p, start, stop)
         return Arrived(
             Contribution(
-                id=said,
+                id=contribution_id,
                 base=self.state.fragments[p].version,
                 since_step=start,
                 tokens=(stop - start) * self._batch * self._window,
@@ -198,8 +198,8 @@ def prepared(home: Path, learners: int, lengths: Sequence[int], say: Callable[[s
     """
     config = config_for(learners)
     layout = layout_of(config)
-    said = f"{FORMAT} {rule_of(config, layout)!r} {learners} {sorted(lengths)}"
-    folder = home / f"tape-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
+    description = f"{FORMAT} {rule_of(config, layout)!r} {learners} {sorted(lengths)}"
+    folder = home / f"tape-{hashlib.sha256(description.encode()).hexdigest()[:12]}"
     if (folder / WHOLE).exists():
         return folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -210,9 +210,9 @@ def prepared(home: Path, learners: int, lengths: Sequence[int], say: Callable[[s
             crew.step()
             if crew.steps % SNAPSHOT_STEPS == 0 and crew.steps < steps:
                 crew.tape.seal()
-        there = Folder(folder / f"end-{steps}")
-        save_snapshot(there, crew.snapshot(), layout.fingerprint)
-        crew.tail = Tape(there, 0, layout.fingerprint)
+        end_folder = Folder(folder / f"end-{steps}")
+        save_snapshot(end_folder, crew.snapshot(), layout.fingerprint)
+        crew.tail = Tape(end_folder, 0, layout.fingerprint)
         for _ in range(SNAPSHOT_STEPS):
             crew.step()
         crew.tail.close()
@@ -245,22 +245,22 @@ def left_by_a_run(
     for time in range(times):
         for each in sealed:
             if each != last or (time < times - 1 and each.first < period):
-                there = run_dir / _shifted(each, time * period).name
-                os.link(folder / each.name, there)
+                segment_path = run_dir / _shifted(each, time * period).name
+                os.link(folder / each.name, segment_path)
     seq, segment = period * times, _shifted(last, period * (times - 1))
-    state, aside = kept.state, run_dir / "aside"
-    with closing(Tape(Folder(aside), 0, layout.fingerprint, first_seq=seq)) as tape:
+    state, scratch = kept.state, run_dir / "aside"
+    with closing(Tape(Folder(scratch), 0, layout.fingerprint, first_seq=seq)) as tape:
         header = tape.place.offset
         for row in read_tape(end, layout.fingerprint).events:
             state, effects = advance(rule, state, row.event, row.now_s)
             tape.append(row.now_s, row.event, effects)
-    before = (folder / last.name).read_bytes()[: kept.place.offset]
-    since = (aside / tape_name(0)).read_bytes()[header:]
-    (run_dir / segment.name).write_bytes(before + since)
-    shutil.rmtree(aside)
+    head = (folder / last.name).read_bytes()[: kept.place.offset]
+    tail = (scratch / tape_name(0)).read_bytes()[header:]
+    (run_dir / segment.name).write_bytes(head + tail)
+    shutil.rmtree(scratch)
     place = kept.place._replace(segment=segment, chain=0)
-    here = replace(kept, seq=seq, place=place, rules=rules_sha256(rule))
-    save_snapshot(depot, here, layout.fingerprint)
+    new_snapshot = replace(kept, seq=seq, place=place, rules=rules_sha256(rule))
+    save_snapshot(depot, new_snapshot, layout.fingerprint)
     save_layout(depot, layout)
     store = FragmentStore(depot, layout, keep=config.durability.keep_snapshots)
     for p, each in enumerate(state.fragments):

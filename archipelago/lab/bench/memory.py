@@ -108,8 +108,8 @@ def store_terms(config: Config, layout: Layout, *, shards: bool) -> list[Term]:
     n, largest = layout.parameters, max(layout.sizes)
     public = Term("public fragments for who joins", F32_BYTES * n, peak=True)
     published = config.sync.wire_down.bytes_of(largest)
-    said = Term("a publication", published, "sync.wire_down", peak=True)
-    return [public, said, in_flight(config, layout)] if shards else [public, said]
+    publication = Term("a publication", published, "sync.wire_down", peak=True)
+    return [public, publication, in_flight(config, layout)] if shards else [public, publication]
 
 
 def recovery_terms(config: Config, layout: Layout) -> list[Term]:

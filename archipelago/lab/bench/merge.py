@@ -66,7 +66,7 @@ def _figures(workload: Workload, seconds: dict[str, list[float]]) -> dict[str, o
         figures[f"{name}_gb_s"] = median(speed).value
     for name in ("mean", "rda"):
         pairs = zip(speeds[name], speeds["memcpy"], strict=True)
-        middle = median([ours / copied for ours, copied in pairs])
+        middle = median([merge_speed / copy_speed for merge_speed, copy_speed in pairs])
         figures |= told(f"{name}_fraction", middle) | {"coverage": middle.coverage}
     figures |= _against_roofline(workload, seconds)
     pairs = zip(seconds["mean"], seconds["mean_alone"], strict=True)
@@ -86,19 +86,19 @@ def _against_roofline(workload: Workload, seconds: dict[str, list[float]]) -> di
     streams, n = workload.streams, 4 * workload.elements
     roofline = [streams["sum"] * n / s / 1e9 for s in seconds["sum"]]
     figures: dict[str, object] = {"roofline_gb_s": median(roofline).value}
-    for where in ("", "_in_pieces"):
+    for suffix in ("", "_in_pieces"):
         took_s = {
-            "mean": seconds[f"mean{where}"],
+            "mean": seconds[f"mean{suffix}"],
             "rda": [
                 gate_s + merge_s
                 for gate_s, merge_s in zip(
-                    seconds[f"gate{where}"], seconds[f"rda{where}"], strict=True
+                    seconds[f"gate{suffix}"], seconds[f"rda{suffix}"], strict=True
                 )
             ],
         }
         for name, samples in took_s.items():
             speeds = [streams[name] * n / s / 1e9 for s in samples]
-            shares = [ours / top for ours, top in zip(speeds, roofline, strict=True)]
-            figures[f"{name}{where}_streams_gb_s"] = median(speeds).value
-            figures |= told(f"{name}{where}_of_roofline", median(shares))
+            shares = [speed / limit for speed, limit in zip(speeds, roofline, strict=True)]
+            figures[f"{name}{suffix}_streams_gb_s"] = median(speeds).value
+            figures |= told(f"{name}{suffix}_of_roofline", median(shares))
     return figures

@@ -65,9 +65,9 @@ def memory(workload: Workload) -> dict[str, float]:
 
     def handed_in(learner: int, number: int) -> Item:
         life = Life(Island(f"bench-{learner}"), Incarnation(learner))
-        said = ContributionId(life, p, number, number + 1)
+        contribution_id = ContributionId(life, p, number, number + 1)
         progress = Progress(number + 1, number + 1, Lease(0))
-        facts = HandIn(said, Version(0, number), number, 1, layout.fingerprint, progress)
+        facts = HandIn(contribution_id, Version(0, number), number, 1, layout.fingerprint, progress)
         payload = delta.copy() if wire is Wire.F32 else encode(wire, delta)
         return Item(shard.receive(facts, payload), 1 / m)
 

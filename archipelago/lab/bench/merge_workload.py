@@ -75,9 +75,11 @@ class Workload:
 def tasks_of(workload: Workload, spread: Spread) -> dict[str, Callable[[], object]]:
     """Return the tasks to time, by name; each call merges, sums or copies once."""
     m, n, wire = workload.contributions, workload.elements, workload.wire
-    one, many = (cut(leaves, 1).fragments[0] for leaves in ([Leaf("w", (n,))], workload.leaves))
-    chance = np.random.Generator(np.random.PCG64(0))
-    flats = chance.standard_normal((m, n), np.float32)
+    single_piece, many_pieces = (
+        cut(leaves, 1).fragments[0] for leaves in ([Leaf("w", (n,))], workload.leaves)
+    )
+    rng = np.random.Generator(np.random.PCG64(0))
+    flats = rng.standard_normal((m, n), np.float32)
     master, momentum = flats[0].copy(), np.zeros(n, np.float32)
     source, target = flats[0], np.zeros(n, np.float32)
     by_wire = {w: [frozen(encode(w, flat)) for flat in flats] for w in {Wire.F32, wire}}
@@ -107,15 +109,15 @@ def tasks_of(workload: Workload, spread: Spread) -> dict[str, Callable[[], objec
     return {
         "memcpy": lambda: list(spread(copy, range(0, n, JOB))),
         "sum": lambda: list(spread(summed, range(0, n, JOB))),
-        "mean": merging(MergeRule.MEAN, Wire.F32, one),
-        "mean_alone": merging(MergeRule.MEAN, Wire.F32, one, measure=False),
-        "rda": merging(MergeRule.RDA, Wire.F32, one),
-        "gate": gating(Wire.F32, one),
-        "mean_in_pieces": merging(MergeRule.MEAN, Wire.F32, many),
-        "rda_in_pieces": merging(MergeRule.RDA, Wire.F32, many),
-        "gate_in_pieces": gating(Wire.F32, many),
-        "wire_rda": merging(MergeRule.RDA, wire, one),
-        "wire_gate": gating(wire, one),
+        "mean": merging(MergeRule.MEAN, Wire.F32, single_piece),
+        "mean_alone": merging(MergeRule.MEAN, Wire.F32, single_piece, measure=False),
+        "rda": merging(MergeRule.RDA, Wire.F32, single_piece),
+        "gate": gating(Wire.F32, single_piece),
+        "mean_in_pieces": merging(MergeRule.MEAN, Wire.F32, many_pieces),
+        "rda_in_pieces": merging(MergeRule.RDA, Wire.F32, many_pieces),
+        "gate_in_pieces": gating(Wire.F32, many_pieces),
+        "wire_rda": merging(MergeRule.RDA, wire, single_piece),
+        "wire_gate": gating(wire, single_piece),
     }
 
 
@@ -130,18 +132,18 @@ def _summing(streams: NDArray[np.float32], target: Flat) -> Callable[[int], None
     def add_up(total: Flat, rows: NDArray[np.float32], start: int, stop: int) -> None:
         for first in range(start, stop, SUM_TILE):
             last = min(first + SUM_TILE, stop)
-            into = total[first:last]
-            into[:] = 0
-            fours = rows.shape[0] // 4 * 4
-            for row in range(0, fours, 4):
+            tile = total[first:last]
+            tile[:] = 0
+            full_stop = rows.shape[0] // 4 * 4
+            for row in range(0, full_stop, 4):
                 a, b = rows[row, first:last], rows[row + 1, first:last]
                 c, d = rows[row + 2, first:last], rows[row + 3, first:last]
-                for i in range(into.size):
-                    into[i] += (a[i] + b[i]) + (c[i] + d[i])
-            for row in range(fours, rows.shape[0]):
+                for i in range(tile.size):
+                    tile[i] += (a[i] + b[i]) + (c[i] + d[i])
+            for row in range(full_stop, rows.shape[0]):
                 a = rows[row, first:last]
-                for i in range(into.size):
-                    into[i] += a[i]
+                for i in range(tile.size):
+                    tile[i] += a[i]
 
     quick: Callable[..., None] = numba.njit(nogil=True)(add_up)
     return lambda job: quick(target, streams, job, min(job + JOB, target.size))

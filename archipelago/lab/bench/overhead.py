@@ -117,9 +117,9 @@ def _row(
     config = config_of(preset, islands, overrides, setting)
     evaluator = Evaluator(config)
     layout, flats = evaluator.layout, evaluator.initial()
-    with_us, without = list[OverheadWindow](), list[OverheadWindow]()
+    with_sync, without_sync = list[OverheadWindow](), list[OverheadWindow]()
     with staged(config, layout, flats) as stage:
-        looking = Onlookers(stage).looking if setting.watched else nullcontext
+        make_context = Onlookers(stage).looking if setting.watched else nullcontext
         solos = [
             start_island(config, group, seat_of(island), stage.home, None, SoloActor)
             for group in config.islands
@@ -131,22 +131,22 @@ def _row(
             merges = stage.status()["merges"]
             _all((solo.together.remote() for solo in solos), rest_s)
             _until_merging(stage, islands, merges)
-            with looking():
-                with_us.append(_window(stage, solos, for_s))
-            steps = math.ceil(AMPLE * with_us[-1].steps_per_s / islands * (SETTLE_S + for_s))
+            with make_context():
+                with_sync.append(_window(stage, solos, for_s))
+            steps = math.ceil(AMPLE * with_sync[-1].steps_per_s / islands * (SETTLE_S + for_s))
             _all(solo.alone.remote(steps) for solo in solos)
-            without.append(_window(stage, solos, for_s))
-            say(f"{setting.name}, pair {number}: with {with_us[-1]}, without {without[-1]}")
+            without_sync.append(_window(stage, solos, for_s))
+            say(f"{setting.name}, pair {number}: with {with_sync[-1]}, without {without_sync[-1]}")
         _all((solo.rest.remote() for solo in solos), rest_s)
         merges = stage.status()["merges"]
     sync = config.sync
-    told: dict[str, object] = {
+    row: dict[str, object] = {
         "setting": setting.name,
         "every": sync.lasting_every,
         "wires": f"{sync.wire_up}, {sync.wire_down}",
         "merges": merges,
     }
-    return told | compared(with_us, without)
+    return row | compared(with_sync, without_sync)
 
 
 def compared(

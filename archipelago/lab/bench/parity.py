@@ -52,14 +52,14 @@ def parity(
         if not tuned:
             say("no sweep of data-parallel was made for this: it has the islands' own rate")
         for mode in modes:
-            which = [*overrides, f"run.mode={mode.value}"]
-            config = demo(preset, steps=steps, seed=seed, overrides=which)
-            ours = _run(config)
+            mode_overrides = [*overrides, f"run.mode={mode.value}"]
+            config = demo(preset, steps=steps, seed=seed, overrides=mode_overrides)
+            figures = _run(config)
             batch = sum(group.count * group.batch_size for group in config.islands)
-            equal = round(ours["tokens_trained"] / (batch * config.data.window))
+            equal = round(figures["tokens_trained"] / (batch * config.data.window))
             if equal not in rivals:
                 rivals[equal] = baseline.trained(best, equal)
-            loss, rival = ours["heldout_loss"], rivals[equal]
+            loss, rival = figures["heldout_loss"], rivals[equal]
             gap = 100 * (loss / rival - 1)
             if mode is Mode.DECOUPLED:
                 found.setdefault("data_parallel_loss", []).append(rival)

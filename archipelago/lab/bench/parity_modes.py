@@ -49,40 +49,40 @@ def compared(
 
         jobs = os.cpu_count() or 1
         work.make(files, {cell.key: cell for row in rows for cell in row.cells}, jobs, done)
-        (free,) = (row for row in rows if row.arm == Mode.DECOUPLED)
-        rivals, tuned, at = list[Cell](), True, baseline.RateAndMomentum(0, 0)
-        for cell in free.cells:
+        (decoupled_row,) = (row for row in rows if row.arm == Mode.DECOUPLED)
+        rivals, tuned, setting = list[Cell](), True, baseline.RateAndMomentum(0, 0)
+        for cell in decoupled_row.cells:
             best, swept = baseline.opponent(cell.config, baseline.read())
             batch = sum(group.count * group.batch_size for group in cell.config.islands)
             windows = made[cell.key].figure("tokens_trained") / cell.config.data.window
-            tuned, at = tuned and swept, baseline.setting_of(best)
+            tuned, setting = tuned and swept, baseline.setting_of(best)
             rival = {"run.mode": Mode.DATA_PARALLEL.value, "run.steps": round(windows / batch)}
-            rival |= {f"optimizer.{name}": value for name, value in asdict(at).items()}
+            rival |= {f"optimizer.{name}": value for name, value in asdict(setting).items()}
             arm = {Mode.DATA_PARALLEL.value: rival}
             (row,) = _rows(preset, steps, [cell.seed], overrides, arm)
             rivals += row.cells
         if not tuned:
             say("no sweep of data-parallel was made for this: it has the islands' own rate")
         work.make(files, {cell.key: cell for cell in rivals}, jobs, done)
-    theirs = [made[cell.key].figure("heldout_loss") for cell in rivals]
+    rival_losses = [made[cell.key].figure("heldout_loss") for cell in rivals]
     result: dict[str, object] = {
         "steps": steps,
         "samples": seeds,
         "interval": METHOD,
         "coverage": CONFIDENCE,
         "baseline_tuned": tuned,
-        "baseline_learning_rate": at.learning_rate,
-        "baseline_momentum": at.momentum,
-        **mean(theirs).told("data_parallel_loss"),
+        "baseline_learning_rate": setting.learning_rate,
+        "baseline_momentum": setting.momentum,
+        **mean(rival_losses).told("data_parallel_loss"),
     }
     for row in rows:
-        ours = [made[cell.key].figure("heldout_loss") for cell in row.cells]
-        gaps = gaps_percent(ours, theirs)
-        for cell, loss, gap in zip(row.cells, ours, gaps, strict=True):
+        losses = [made[cell.key].figure("heldout_loss") for cell in row.cells]
+        gaps = gaps_percent(losses, rival_losses)
+        for cell, loss, gap in zip(row.cells, losses, gaps, strict=True):
             say(f"seed {cell.seed}: {row.arm} {loss:.4f}, {gap:+.2f} % over data-parallel")
         name = "gap_percent" if row.arm == Mode.DECOUPLED else f"{row.arm}_gap_percent"
-        result |= mean(ours).told(f"{row.arm}_loss") | mean(gaps).told(name)
-    return result | _more(free, made)
+        result |= mean(losses).told(f"{row.arm}_loss") | mean(gaps).told(name)
+    return result | _more(decoupled_row, made)
 
 
 def _rows(

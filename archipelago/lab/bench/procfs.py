@@ -57,8 +57,8 @@ def family(root: int) -> dict[int, float]:
         if fields := _stat(int(entry.name)):
             parents[int(entry.name)] = int(fields[1])
     found = {root}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
+    while children := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= children
     return {pid: cpu_s(pid) for pid in found}
 
 

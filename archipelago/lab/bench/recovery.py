@@ -60,7 +60,7 @@ def recovery(
                 run.until(lambda look: look["spares"] == 1)
                 run.kill_and_wait(VICTIM)
             run.end()
-            spared = Story.of(run.run_dir)
+            spare_story = Story.of(run.run_dir)
         one_a_node = [*overrides, "islands.0.resources.CPU=1.0"]
         with (
             several(DEMO_ISLANDS + repeats) as raylets,
@@ -70,14 +70,17 @@ def recovery(
             for _ in range(repeats):
                 run.kill_and_wait(VICTIM, "node")
             run.end()
-            moved = Story.of(run.run_dir)
+            node_story = Story.of(run.run_dir)
         for hosts in HOSTS:
-            many, one = _gang(preset, overrides, Path(home), hosts, repeats)
-            figures |= {f"hosts{hosts}_back_s": many, f"hosts{hosts}_beside_back_s": one}
+            gang_back_s, solo_back_s = _gang(preset, overrides, Path(home), hosts, repeats)
+            figures |= {
+                f"hosts{hosts}_back_s": gang_back_s,
+                f"hosts{hosts}_beside_back_s": solo_back_s,
+            }
             ratios[f"hosts{hosts}_back_of_one"] = between(
-                median(many), median(one), lambda a, b: a / b
+                median(gang_back_s), median(solo_back_s), lambda a, b: a / b
             )
-    for name, other in (("learner_back_spare_s", spared), ("node_back_s", moved)):
+    for name, other in (("learner_back_spare_s", spare_story), ("node_back_s", node_story)):
         figures[name] = [other.back_s(VICTIM, at_s) - at_s for at_s, _ in other.faults]
     first_s = story.faults[0][0]
     settled_s = max(arrivals[0][0] for arrivals in story.arrivals.values())
@@ -85,8 +88,8 @@ def recovery(
     figures["merge_period_s"] = [
         b - a for a, b in pairwise(story.merges) if a > settled_s and b < first_s
     ]
-    for at_s, whom in story.faults:
-        if whom == VICTIM:
+    for at_s, victim in story.faults:
+        if victim == VICTIM:
             back_s = story.back_s(VICTIM, at_s)
             figures["learner_back_s"].append(back_s - at_s)
             figures["learner_gap_s"].append(story.gap_s(at_s, back_s))
@@ -123,11 +126,11 @@ def _gang(
                 run.kill_and_wait(victim, victim=victim)
         run.end()
         story = Story.of(run.run_dir)
-    many, one = list[float](), list[float]()
-    for at_s, whom in story.faults:
-        back = many if whom == GANG else one
-        back.append(story.back_s(Island(whom), at_s) - at_s)
-    return many, one
+    gang_back_s, solo_back_s = list[float](), list[float]()
+    for at_s, name in story.faults:
+        samples = gang_back_s if name == GANG else solo_back_s
+        samples.append(story.back_s(Island(name), at_s) - at_s)
+    return gang_back_s, solo_back_s
 
 
 def between(a: Median, b: Median, compared: Callable[[float, float], float]) -> Median:

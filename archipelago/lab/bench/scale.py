@@ -96,8 +96,8 @@ class LoadWindow:
     @property
     def held(self) -> bool:
         """Whether the rate was reached, and the answers were in time."""
-        reached = min(self.steps / self.seconds, self.reports_per_s) >= HELD * self.asked_per_s
-        return reached and self.percentile_ms(99) < LATE_MS
+        is_reached = min(self.steps / self.seconds, self.reports_per_s) >= HELD * self.asked_per_s
+        return is_reached and self.percentile_ms(99) < LATE_MS
 
 
 def scale(
@@ -137,14 +137,14 @@ def layout_of(config: Config) -> Layout:
 
 def material_of(config: Config, layout: Layout) -> Material:
     """Return the shared parts of the learners, with random deltas."""
-    chance = np.random.default_rng(SEED)
+    rng = np.random.default_rng(SEED)
     batch = config.islands[0].batch_size
     return Material(
         layout=layout,
         schedule=schedule_of(config),
         wire=config.sync.wire_up,
         deltas=tuple(
-            chance.standard_normal(size, np.float32) * np.float32(1e-3) for size in layout.sizes
+            rng.standard_normal(size, np.float32) * np.float32(1e-3) for size in layout.sizes
         ),
         windows=batch,
         tokens=batch * config.data.window,
@@ -182,10 +182,10 @@ def _row(
 
         held = climbed(rates, look)
         resting = StubPace(learners / held.asked_per_s, resting=True)
-        alone = _window(stage, crews, resting, held.asked_per_s, min(for_s, REST_S))
+        rest_window = _window(stage, crews, resting, held.asked_per_s, min(for_s, REST_S))
         memory_bytes = procfs.rss_bytes(stage.syncer_pid)
         ends = ended(stage, crews, StubPace(learners / held.asked_per_s))
-    return figures(learners, held, alone) | {"syncer_rss_bytes": memory_bytes} | ends
+    return figures(learners, held, rest_window) | {"syncer_rss_bytes": memory_bytes} | ends
 
 
 def climbed(rates: Sequence[float], look: Callable[[float], LoadWindow]) -> LoadWindow:
@@ -282,8 +282,8 @@ def ended(stage: BenchStage, crews: Sequence[Any], pace: StubPace) -> dict[str, 
     end_s = time.monotonic() + LAST_S
     while (status := stage.status())["phase"] != "finished":
         if time.monotonic() > end_s:
-            still = [f"{each['fragment']}: {each['round']}" for each in status["fragments"]]
-            raise RunFailed(f"rounds did not close within {LAST_S:g} s: {'; '.join(still)}")
+            open_rounds = [f"{each['fragment']}: {each['round']}" for each in status["fragments"]]
+            raise RunFailed(f"rounds did not close within {LAST_S:g} s: {'; '.join(open_rounds)}")
         time.sleep(0.2)
     _all(crew.part.remote() for crew in crews)
     summary = answer(stage.syncer.close.remote())

@@ -120,11 +120,11 @@ def finished(
     interrupted = False
     while True:
         try:
-            out, err = process.communicate()
+            output, errors = process.communicate()
             break
         except KeyboardInterrupt:
             interrupted = True
             process.send_signal(signal.SIGINT)
     if interrupted:
         raise KeyboardInterrupt
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)

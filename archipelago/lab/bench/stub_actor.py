@@ -106,11 +106,11 @@ class CrewLink:
         self, p: Fragment, older: Version, newer: Version
     ) -> list[Payload] | tuple[Version, Flat]:
         """Fetch the differences from `older` to `newer`, or the whole fragment if some are gone."""
-        while (said := await self._shard_of[p].missed.remote(p, older, newer, math.inf)) is None:
+        while (reply := await self._shard_of[p].missed.remote(p, older, newer, math.inf)) is None:
             await asyncio.sleep(0)
-        if isinstance(said, Shared):
-            return said.version, await _whole(said)
-        return [await _difference(each) for each in said]
+        if isinstance(reply, Shared):
+            return reply.version, await _whole(reply)
+        return [await _difference(each) for each in reply]
 
 
 async def _whole(shared: Shared) -> Flat:
@@ -160,13 +160,13 @@ class CrewActor:
         for life in self._lives:
             if life.done():
                 life.result()
-        steps, before = sum(each.steps for each in self._learners.values()), self._steps
+        steps, old_steps = sum(each.steps for each in self._learners.values()), self._steps
         latencies_s = [s for each in self._learners.values() for s in each.latencies_s]
         for each in self._learners.values():
             each.latencies_s.clear()
         cpu_s, cpu_before_s = time.process_time(), self._cpu_s
         self._steps, self._cpu_s = steps, cpu_s
-        return CrewFigures(steps - before, latencies_s, cpu_s - cpu_before_s)
+        return CrewFigures(steps - old_steps, latencies_s, cpu_s - cpu_before_s)
 
     async def part(self) -> None:
         """End all lives, and wait for them."""

@@ -96,15 +96,15 @@ class LightLearner:
         """
         join = Join(self.island, GROUP, self._material.layout.fingerprint)
         match await self._link.join(join):
-            case Refused(island, why):
-                raise RunFailed(f"{island} may not join: {why}")
+            case Refused(island, reason):
+                raise RunFailed(f"{island} may not join: {reason}")
             case Granted() as granted:
                 versions = await self._versions()
         material = self._material
         self._known, self._pages = versions, Pages(material.lease_windows, granted.leases)
-        cursor, ahead = self._pages.cursor, self._pages.remaining
-        self.now = begun(material.terms, granted, versions, cursor, ahead)
-        self._happens(Ready(ahead) if self._staying else LetGo())
+        cursor, remaining = self._pages.cursor, self._pages.remaining
+        self.now = begun(material.terms, granted, versions, cursor, remaining)
+        self._happens(Ready(remaining) if self._staying else LetGo())
         talker = Tasks().spawn(self._talk())
         talker.add_done_callback(lambda _: self.leave())  # stop if it cannot report
         try:
@@ -172,9 +172,9 @@ class LightLearner:
         if said.version <= known:
             return
         version, differences = said.version, [] if payload is None else [payload]
-        upto = said.version if payload is None else said.previous
-        if upto != known:
-            match await self._link.missed(p, known, upto):
+        target = said.version if payload is None else said.previous
+        if target != known:
+            match await self._link.missed(p, known, target):
                 case list() as found:
                     differences = [*found, *differences]
                     self.caught_up["differences"] += 1
@@ -214,8 +214,8 @@ class LightLearner:
                 self._steps.clear()
                 material = self._material
                 self._pages.turn(material.windows)
-                ahead = self._pages.remaining
-                self._happens(Stepped(material.tokens, self._pages.cursor, ahead))
+                remaining = self._pages.remaining
+                self._happens(Stepped(material.tokens, self._pages.cursor, remaining))
                 self._happens(Rested(self._pace.step_s))
             self._happens(Beat())
             due_s = max(due_s + self._pace.step_s, now_s)

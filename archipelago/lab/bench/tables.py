@@ -44,9 +44,15 @@ def rewrite(text: str, names: Iterable[str], run: Callable[[str], BenchFigures])
     for command in [found["command"] for found in TABLE.finditer(text)]:
         if wanted and shlex.split(command)[0] not in wanted:
             continue
-        said = f"`archipelago bench {command} --json`, {where()}:"
+        caption = f"`archipelago bench {command} --json`, {where()}:"
         goals = GOALS.get(shlex.split(command)[0], {})
-        lines = [f"<!-- bench {command} -->", said, "", *table(run(command), goals), "<!-- end -->"]
+        lines = [
+            f"<!-- bench {command} -->",
+            caption,
+            "",
+            *table(run(command), goals),
+            "<!-- end -->",
+        ]
         block = "\n".join(lines)
         text = TABLE.sub(lambda old, c=command, b=block: b if old["command"] == c else old[0], text)
         yield text
@@ -63,8 +69,8 @@ def table(figures: BenchFigures, goals: Mapping[str, Goal] = NO_GOALS) -> Iterat
     for name, value in plain.items():
         if not name.endswith(("_low", "_high")):
             goal = goals.get(name)
-            said = "" if goal is None else f"{goal}: **{verdict(goal, name, plain)}**"
-            yield f"| `{name}` | {_shown(value)} | {_interval(name, plain)} | {said} |"
+            judgement = "" if goal is None else f"{goal}: **{verdict(goal, name, plain)}**"
+            yield f"| `{name}` | {_shown(value)} | {_interval(name, plain)} | {judgement} |"
     rows = figures.get("rows")
     if isinstance(rows, list) and rows:
         heads = [name for name in rows[0] if not name.endswith(("_low", "_high"))]
@@ -108,8 +114,8 @@ def _processor() -> str:
 def _run(command: str) -> BenchFigures:
     """Run `archipelago bench COMMAND --json`, and return its figures. Errors: `RunFailed`."""
     print(f"archipelago bench {command} ...", flush=True)
-    whole = [sys.executable, "-m", "archipelago", "bench", *shlex.split(command), "--json"]
-    done = finished(whole)
+    argv = [sys.executable, "-m", "archipelago", "bench", *shlex.split(command), "--json"]
+    done = finished(argv)
     if done.returncode != 0:
         raise RunFailed(f"archipelago bench {command} ended with {done.returncode}")
     return json.loads(done.stdout)

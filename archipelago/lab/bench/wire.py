@@ -121,9 +121,9 @@ class WireTraffic:
     @staticmethod
     def of(values: np.ndarray, wire_up: Wire, wire_down: Wire) -> WireTraffic:
         """Encode these values, and count the bytes of the messages."""
-        up, _ = message_bytes(encode(wire_up, values))
-        _, down = message_bytes(encode(wire_down, values))
-        return WireTraffic(values.size, up, down)
+        up_bytes, _ = message_bytes(encode(wire_up, values))
+        _, down_bytes = message_bytes(encode(wire_down, values))
+        return WireTraffic(values.size, up_bytes, down_bytes)
 
     def all_reduce_ratio(self, every: int, learners: int) -> float:
         """Return the bytes on the link of the ring's member, over those on an island's link."""
@@ -160,11 +160,11 @@ def moments_bytes_per_parameter(config: Config) -> float:
 def message_bytes(payload: Payload) -> tuple[int, int]:
     """Return the bytes of a hand-in, and of a publication to one learner, in pickled form."""
     life, p, now = Life(Island("island-12"), Incarnation(1000)), Fragment(20), 10**6
-    said, version = ContributionId(life, p, now, now + 24), Version(1, now)
+    contribution_id, version = ContributionId(life, p, now, now + 24), Version(1, now)
     progress = Progress(now, 10**12, Lease(now))
-    up = HandIn(said, version, now, 10**9, "0" * 16, progress)
-    down = Publication(p, version, version, (said,) * 8)
-    return _pickled((up, payload)), _pickled((down, payload))
+    hand_in = HandIn(contribution_id, version, now, 10**9, "0" * 16, progress)
+    publication = Publication(p, version, version, (contribution_id,) * 8)
+    return _pickled((hand_in, payload)), _pickled((publication, payload))
 
 
 def _pickled(message: object) -> int:

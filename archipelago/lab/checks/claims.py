@@ -46,12 +46,12 @@ def look(
         if member.progress is not old.progress:
             _advances(memory, old, member, event, now_s)
     for life, account in after.ledger.accounts.items():
-        known = before.ledger.accounts.get(life)
-        if account is known or not memory.rule.window_tokens:
+        old_account = before.ledger.accounts.get(life)
+        if account is old_account or not memory.rule.window_tokens:
             continue
         if account.tokens > memory.windows_of[life] * memory.rule.window_tokens:
-            words = f"{life} has {account.tokens} tokens of {memory.windows_of[life]} windows"
-            raise Violation("no word moves the ledger too far", f"{words}, by {event}")
+            text = f"{life} has {account.tokens} tokens of {memory.windows_of[life]} windows"
+            raise Violation("no word moves the ledger too far", f"{text}, by {event}")
 
 
 def _grants(memory: JudgeMemory, life: Life, leases: Sequence[Lease]) -> None:
@@ -64,19 +64,21 @@ def _advances(memory: JudgeMemory, old: Member, new: Member, event: Event, now_s
     """Check that a life had the windows, and the time, for the steps that it claims."""
     batch = dict(memory.rule.batches).get(new.group, 1)
     if new.progress.steps * batch > memory.windows_of.get(new.life, 0):
-        words = f"{new.life} has {new.progress.steps} steps of {batch} windows"
+        text = f"{new.life} has {new.progress.steps} steps of {batch} windows"
         raise Violation(
-            "no word moves t too far", f"{words}, {memory.windows_of[new.life]} in its leases"
+            "no word moves t too far", f"{text}, {memory.windows_of[new.life]} in its leases"
         )
     fastest_s = memory.truth.fastest_s(new.life)
     if old.fastest_s == 0 or fastest_s == 0:
         return  # its fastest step is not known yet
     slowest_s = max(memory.slowest_s.get(new.life, 0.0), old.step_s)
     had_s = now_s - old.credited_s + max(CREDIT_S, CREDIT_STEPS * slowest_s)
-    more = new.progress.steps - old.progress.steps
-    if more * fastest_s > HURRY * had_s + ALMOST:
-        words = f"{new.life} has done {more} steps in {had_s:.1f} s, one takes {fastest_s:.2f} s"
-        raise Violation("no word moves t too far", f"{words}, by {event}")
+    new_steps = new.progress.steps - old.progress.steps
+    if new_steps * fastest_s > HURRY * had_s + ALMOST:
+        text = (
+            f"{new.life} has done {new_steps} steps in {had_s:.1f} s, one takes {fastest_s:.2f} s"
+        )
+        raise Violation("no word moves t too far", f"{text}, by {event}")
 
 
 def believed(memory: JudgeMemory, life: Life, why: str) -> None:

@@ -60,18 +60,20 @@ def _leaps(memory: JudgeMemory, before: State, event: Event, member: Member) -> 
     old, steps = before.members.get(member.life.island), member.progress.steps
     if old is member or memory.rule.edition == 0:
         return
-    known = old.progress.steps if old is not None and old.life == member.life else 0
+    old_steps = old.progress.steps if old is not None and old.life == member.life else 0
     longest = max([memory.rule.schedule.every, *(b.every for b in memory.rule.schedule.before)])
-    leaps = steps - known > longest and steps + member.offset >= memory.rule.steps
-    was = old is not None and old.life == member.life and old.doubted
-    if leaps and not was and not member.doubted:
+    leaps = steps - old_steps > longest and steps + member.offset >= memory.rule.steps
+    was_doubted = old is not None and old.life == member.life and old.doubted
+    if leaps and not was_doubted and not member.doubted:
         raise Violation("nobody ends a run alone", f"{member} by {event}")
-    again = (
-        isinstance(event, Report) and event.life == member.life and event.progress.steps >= known
+    is_repeated = (
+        isinstance(event, Report)
+        and event.life == member.life
+        and event.progress.steps >= old_steps
     )
-    if was and not member.doubted and not again:
+    if was_doubted and not member.doubted and not is_repeated:
         raise Violation("nobody ends a run alone", f"{member} by {event}")
-    if member.doubted and not (leaps or was):
+    if member.doubted and not (leaps or was_doubted):
         raise Violation("who is doubted has leapt", f"{member} by {event}")
 
 

@@ -94,25 +94,25 @@ class Coverage:
     def saw(self, before: State, event: Event, effects: Sequence[Effect]) -> None:
         """Record the pairs that this event meets in the state `before`, and its effects."""
         kind = type(event).__name__
-        met = self.pairs.add
-        met((before.phase, kind))
+        add = self.pairs.add
+        add((before.phase, kind))
         match event:
             case Report(life) | Lost(life) | LeaseWanted(life) | Left(life):
-                met((_standing(before, life), kind))
+                add((_standing(before, life), kind))
             case Arrived(contribution):
-                met((_standing(before, contribution.id.life), kind))
-                met((_stage(before, contribution.id.fragment), kind))
+                add((_standing(before, contribution.id.life), kind))
+                add((_stage(before, contribution.id.fragment), kind))
             case Missing(life, p) | Adopted(life, p):
-                met((_standing(before, life), kind))
-                met((_stage(before, p), kind))
+                add((_standing(before, life), kind))
+                add((_stage(before, p), kind))
             case Merged(p) | Unsound(p) | Stored(p) | Reached(p):
-                met((_stage(before, p), kind))
+                add((_stage(before, p), kind))
             case ShardLost(fragments):
                 for p in fragments:
-                    met((_stage(before, p), kind))
+                    add((_stage(before, p), kind))
             case Join(island) | Drain(island):
                 member = before.members.get(island)
-                met((UNKNOWN if member is None else member.status, kind))
+                add((UNKNOWN if member is None else member.status, kind))
             case _:
                 pass
         for effect in effects:

@@ -61,17 +61,17 @@ def look(
     """
     match event:
         case Report(life) | Adopted(life) | LeaseWanted(life) | Left(life):
-            speaks = True
+            expects_answer = True
         case Lost(life) | Missing(life):
-            speaks = False
+            expects_answer = False
         case Arrived(contribution):
-            life, speaks = contribution.id.life, False
+            life, expects_answer = contribution.id.life, False
         case _:
             return
     member = before.members.get(life.island)
     if member is not None and member.life == life and member.status in SPEAKING:
         voids = [e for e in effects if isinstance(e, Void) and e.life == life]
-        if speaks and voids:
+        if expects_answer and voids:
             _ends(memory, event, life, after.members[life.island], voids[0])
             return
         if isinstance(event, Arrived):
@@ -84,15 +84,15 @@ def look(
     idle, _ = advance(memory.rule, before, Tick(), now_s)
     if replace(idle, wake_s=None) != replace(after, wake_s=None):
         raise Violation("the dead are not heard", f"{event} changed something")
-    if speaks and not any(isinstance(e, Void) and e.life == life for e in effects):
+    if expects_answer and not any(isinstance(e, Void) and e.life == life for e in effects):
         raise Violation("everyone is answered", f"{event}: {effects}")
 
 
 def _ends(memory: JudgeMemory, event: Event, life: Life, member: Member, void: Void) -> None:
     """Check that a living learner gets `Void` only for a message that cannot be true."""
-    over = Status.LOST if isinstance(event, LeaseWanted) else Status.QUARANTINED
-    distrusted = void.distrusted == (over is Status.QUARANTINED)
-    if memory.rule.edition == 0 or member.life != life or member.status is not over:
+    new_status = Status.LOST if isinstance(event, LeaseWanted) else Status.QUARANTINED
+    distrusted = void.distrusted == (new_status is Status.QUARANTINED)
+    if memory.rule.edition == 0 or member.life != life or member.status is not new_status:
         raise Violation("the living are heard", f"{event} was answered {void}")
     if not distrusted:
         raise Violation("the living are heard", f"{event} was answered {void}, {member}")
@@ -122,8 +122,8 @@ def _gate(
             needed = REFUSALS if memory.rule.overlap > 0 else 1
             member = after.members[life.island]
             if (memory.refusals[life] >= needed) != (member.status is Status.QUARANTINED):
-                words = f"{life} is {member.status} after {memory.refusals[life]} refusals"
-                raise Violation("quarantine", words)
+                text = f"{life} is {member.status} after {memory.refusals[life]} refusals"
+                raise Violation("quarantine", text)
             if member.status is Status.QUARANTINED:
                 _bars(memory, before.members[life.island], member, now_s)
             healthy = made is not None and poison is None and not memory.truth.lied(life)

@@ -63,8 +63,8 @@ def _changes(memory: JudgeMemory, old: Member, new: Member, event: Event, now_s:
         return
     if isinstance(event, LeaseWanted) and event.life == old.life:
         return  # it asked for more than it can need; `fencing` checks that
-    waits = memory.rule.overlap == 0
-    if isinstance(event, Missing) and event.life == old.life and event.lost and waits:
+    is_lock_step = memory.rule.overlap == 0
+    if isinstance(event, Missing) and event.life == old.life and event.lost and is_lock_step:
         return  # in lock-step all would wait for a lost hand-in
     if now_s - min(old.heard_s, old.advanced_s) < SILENCE_S - ALMOST:
         raise Violation("silence takes its time", f"{new.life}: {new.why} at {now_s}")

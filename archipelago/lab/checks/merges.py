@@ -67,8 +67,8 @@ def merged(
         if memory.trial.get(c.id.life.island):  # checked at the order; a trial may begin later
             raise Violation("what is on trial is not merged", f"{c.id}: {memory.trial}")
         _item(memory, p, before.fragments[p].version, c)
-    known = [made for c in contributions if (made := memory.truth.made(c.id)) is not None]
-    windows = [window for made in known for window in made.windows]
+    truths = [made for c in contributions if (made := memory.truth.made(c.id)) is not None]
+    windows = [window for made in truths for window in made.windows]
     if len(windows) != len(set(windows)) or len(contributions) != len(
         {c.id for c in contributions}
     ):
@@ -82,14 +82,14 @@ def _shares(memory: JudgeMemory, contributions: Sequence[Contribution]) -> list[
     limit are capped one at a time, the most excessive first.
     """
     steps = [c.id.to_step - c.id.from_step for c in contributions]
-    raw = [c.tokens**2 / over for c, over in zip(contributions, steps, strict=True)]
-    most = [MOST_SHARE * over / sum(steps) for over in steps]
+    raw = [c.tokens**2 / count for c, count in zip(contributions, steps, strict=True)]
+    limits = [MOST_SHARE * count / sum(steps) for count in steps]
     shares = [each / sum(raw) for each in raw]
     if memory.rule.edition == 0:
         return shares
-    free, left = sorted(range(len(raw)), key=lambda i: most[i] / raw[i]), 1.0
-    while free and raw[i := free[0]] / sum(raw[j] for j in free) * left > most[i]:
-        shares[i], left, free = most[i], left - most[i], free[1:]
+    free, left = sorted(range(len(raw)), key=lambda i: limits[i] / raw[i]), 1.0
+    while free and raw[i := free[0]] / sum(raw[j] for j in free) * left > limits[i]:
+        shares[i], left, free = limits[i], left - limits[i], free[1:]
     for i in free:
         shares[i] = raw[i] / sum(raw[j] for j in free) * left
     return shares
@@ -110,8 +110,8 @@ def _item(memory: JudgeMemory, p: Fragment, onto: Version, c: Contribution) -> N
     if made.poison not in (None, *PASSING):
         raise Violation("the gate", f"{c} is merged, poisoned by {made.poison}")
     if not memory.windows[p].isdisjoint(made.windows):
-        again = memory.windows[p].intersection(made.windows)
-        raise Violation("a window is merged once", f"f{p}: {again} of {c.id}")
+        repeated = memory.windows[p].intersection(made.windows)
+        raise Violation("a window is merged once", f"f{p}: {repeated} of {c.id}")
 
 
 def published(memory: JudgeMemory, after: State, publish: Publish, event: Event) -> None:
@@ -197,40 +197,45 @@ def directions(memory: JudgeMemory, before: State, event: Merged, after: State) 
     assert round_ is not None
     lives = [c.id.life for c in (*round_.items, *round_.trial)]
     pairs = zip(lives, event.cosines, strict=False)
-    said = {life.island: (life, cosine) for life, cosine in pairs if cosine is not None}  # newest
+    # the newest of each island
+    cosines = {life.island: (life, cosine) for life, cosine in pairs if cosine is not None}
     merged = {c.id.life.island for c in round_.items}
-    everyone = [m for m in before.members.values() if m.status is Status.LIVE]
-    living = [m for m in everyone if not m.trial and m.life.island not in memory.trial]
-    few = memory.rule.edition > 0 and len(living) < 4
-    for island, (life, cosine) in said.items():
-        others = sorted(x for other, (_, x) in said.items() if other in merged - {island})
+    live_members = [m for m in before.members.values() if m.status is Status.LIVE]
+    living = [m for m in live_members if not m.trial and m.life.island not in memory.trial]
+    has_few_islands = memory.rule.edition > 0 and len(living) < 4
+    for island, (life, cosine) in cosines.items():
+        others = sorted(x for other, (_, x) in cosines.items() if other in merged - {island})
         old, new = before.members[island], after.members[island]
         if not event.measured or old.life != life or old.status not in SPEAKING:
             continue
-        chance = SIGMAS / event.measured**0.5
-        sure = memory.rule.edition > 0 and _is_confirmed(round_, event, island, chance)
+        noise = SIGMAS / event.measured**0.5
+        is_confirmed = memory.rule.edition > 0 and _is_confirmed(round_, event, island, noise)
         if len(others) >= 2:
             middle = (others[(len(others) - 1) // 2] + others[len(others) // 2]) / 2
-            off = sorted(abs(x - middle) for x in others)
-            spread = (off[(len(off) - 1) // 2] + off[len(off) // 2]) / 2
-            low = cosine < -chance and cosine < middle - SIGMAS * spread
-        elif few and old.trial and len(merged) == 1:
-            low = cosine < -chance
-        elif few and _are_two(round_, event, merged, said.keys() & merged) and not old.trial:
-            low = cosine < -chance and sure
+            deviations = sorted(abs(x - middle) for x in others)
+            spread = (deviations[(len(deviations) - 1) // 2] + deviations[len(deviations) // 2]) / 2
+            points_away = cosine < -noise and cosine < middle - SIGMAS * spread
+        elif has_few_islands and old.trial and len(merged) == 1:
+            points_away = cosine < -noise
+        elif (
+            has_few_islands
+            and _are_two(round_, event, merged, cosines.keys() & merged)
+            and not old.trial
+        ):
+            points_away = cosine < -noise and is_confirmed
         else:
             continue
         if old.trial:
-            left = AGAIN if low else memory.trial.pop(life.island) - 1
+            left = AGAIN if points_away else memory.trial.pop(life.island) - 1
             if left:
                 memory.trial[life.island] = left
             if new.trial != left:
                 raise Violation("trials", f"{new}: {left} left")
             continue
-        memory.against[life] = count = memory.against.get(life, 0) + 1 if low else 0
-        enough = (len(living) >= 4 or sure) and len(living) - 1 >= memory.rule.min_quorum
-        must = count >= AGAINST and enough and len({m.region for m in living}) == 1
-        if must != (new.status is Status.QUARANTINED) and merged <= said.keys():
+        memory.against[life] = count = memory.against.get(life, 0) + 1 if points_away else 0
+        enough = (len(living) >= 4 or is_confirmed) and len(living) - 1 >= memory.rule.min_quorum
+        expected = count >= AGAINST and enough and len({m.region for m in living}) == 1
+        if expected != (new.status is Status.QUARANTINED) and merged <= cosines.keys():
             raise Violation("direction", f"{life} is {new.status}, {count} times against")
         if new.status is Status.QUARANTINED:
             memory.trial[life.island] = AGAIN
@@ -249,8 +254,8 @@ def _aligned(round_: Round, event: Merged) -> dict[Island, float]:
 
 def _is_confirmed(round_: Round, event: Merged, island: Island, chance: float) -> bool:
     """Return whether most of the others point along the momentum, and this island against it."""
-    known = _aligned(round_, event)
-    others = sorted(x for other, x in known.items() if other != island)
-    if island not in known or not others:
+    cosines = _aligned(round_, event)
+    others = sorted(x for other, x in cosines.items() if other != island)
+    if island not in cosines or not others:
         return False
-    return known[island] < -chance and others[(len(others) - 1) // 2] > chance
+    return cosines[island] < -chance and others[(len(others) - 1) // 2] > chance

@@ -89,14 +89,14 @@ def replay(run_dir: Path) -> dict[str, object]:
     judge, violated = InvariantJudge(rule, Truth()), None
     state, differs, events = initial(rule) if first is None else first.state, None, began
     try:
-        for heard in relive(rule, played, state):
+        for replayed in relive(rule, played, state):
             if kept is not None and kept.seq == events:
                 checks["state"] = kept.state == state
             if arrays is not None:
-                arrays.follow(heard.event, heard.effects)
+                arrays.follow(replayed.event, replayed.effects)
             if first is None:  # the judge must see the whole run
-                violated = violated or _violated(judge, heard)
-            state, events = heard.after, events + 1
+                violated = violated or _violated(judge, replayed)
+            state, events = replayed.after, events + 1
     except OtherRules as error:
         differs = str(error)
     if events > began or differs is not None:
@@ -170,8 +170,8 @@ class _Arrays:
         p = order.fragment
         self._files.before[p] = _copy(self._shard.arrays(p))
         for item in order.items:
-            said = item.contribution.id
-            payload = load_contribution(self._depot, said, self._layout.fingerprint)
+            contribution_id = item.contribution.id
+            payload = load_contribution(self._depot, contribution_id, self._layout.fingerprint)
             self._shard.receive(item.contribution, payload)
         self._shard.merge(order)
 
@@ -192,9 +192,9 @@ class _Past(NoFiles):
 
         Errors: `Damaged` if that version was not kept.
         """
-        before = self.before.get(p)
-        if before is not None and before.version == upto:
-            return before
+        copied = self.before.get(p)
+        if copied is not None and copied.version == upto:
+            return copied
         arrays = self._store.newest(p, upto=upto)
         if arrays.version != upto:
             raise Damaged(f"fragment {p} went on from {upto}, which was not kept")

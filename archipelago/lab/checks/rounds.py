@@ -53,15 +53,15 @@ def look(
         if new is old:
             continue
         if new.version != old.version:
-            said = [e for e in effects if isinstance(e, Publish) and e.fragment == p]
+            publications = [e for e in effects if isinstance(e, Publish) and e.fragment == p]
             if (
-                len(said) != 1
-                or said[0].version != new.version
-                or said[0].previous != old.version
+                len(publications) != 1
+                or publications[0].version != new.version
+                or publications[0].previous != old.version
                 or new.version.number != old.version.number + 1 + memory.void[p]
             ):
-                words = f"f{p} from {old.version} to {new.version}: {said}"
-                raise Violation("versions grow by one", words)
+                text = f"f{p} from {old.version} to {new.version}: {publications}"
+                raise Violation("versions grow by one", text)
             memory.void[p] = 0
             if old.round is not None and old.round.closed_s is not None:
                 memory.pace[1] = averaged(memory.pace[1], now_s - old.round.closed_s)
@@ -74,8 +74,8 @@ def look(
             old.round is None or old.round.version != round_.version
         ):
             _opens(memory, p, before, event, after)
-        known = old.round is not None and old.round.quorum_since_s is not None
-        if round_.quorum_since_s is not None and not known and not round_.last:
+        had_quorum = old.round is not None and old.round.quorum_since_s is not None
+        if round_.quorum_since_s is not None and not had_quorum and not round_.last:
             memory.pace[0] = averaged(memory.pace[0], now_s - round_.opened_s)
     for p, (old, new) in enumerate(zip(before.fragments, after.fragments, strict=True)):
         if new is old or (round_ := new.round) is None:
@@ -175,8 +175,8 @@ def no_round_is_stuck(
         if fragment.round is not None:
             opened_s = max(fragment.round.opened_s, since_s)
             if now_s - opened_s > patience_s:
-                words = f"f{p} is under way for {now_s - opened_s:.0f} s: {fragment}"
-                raise Violation("due rounds close", words)
+                text = f"f{p} is under way for {now_s - opened_s:.0f} s: {fragment}"
+                raise Violation("due rounds close", text)
 
 
 def _grace_s(memory: JudgeMemory, after: State) -> float:
@@ -230,8 +230,8 @@ def closes(memory: JudgeMemory, p: Fragment, after: State, now_s: float) -> None
     if round_.last:
         over_s = max(over_s, waited_for_s(memory, round_))
     if waits_for and now_s < over_s - ALMOST:
-        words = f"f{p} at {now_s}, quorum since {since_s}: {sorted(waits_for)}"
-        raise Violation("the grace is kept", words)
+        text = f"f{p} at {now_s}, quorum since {since_s}: {sorted(waits_for)}"
+        raise Violation("the grace is kept", text)
     lives = frozenset(c.id.life for c in (*round_.items, *round_.trial))
     live = frozenset(m.life for m in after.members.values() if m.status is Status.LIVE)
     seen = MergeRecord(round_.opened_s, now_s, lives, live)
@@ -242,8 +242,8 @@ def closes(memory: JudgeMemory, p: Fragment, after: State, now_s: float) -> None
     for life in sorted(last.live & live - last.lives - lives):
         since_s = memory.live_since.get(life, math.inf)
         if since_s <= last.opened_s and not memory.truth.excused(life, last.opened_s, now_s):
-            words = f"{life} is in neither of two merges of f{p}: {last}, {seen}"
-            raise Violation("nobody starves", words)
+            text = f"{life} is in neither of two merges of f{p}: {last}, {seen}"
+            raise Violation("nobody starves", text)
 
 
 def waited_for_s(memory: JudgeMemory, round_: Round) -> float:

@@ -50,8 +50,8 @@ def look(
             if len(held) >= memory.rule.min_quorum:
                 raise Violation("the last round", f"f{p} was given up with {sorted(held)}")
             if waits_for and now_s < waited_for_s(memory, round_) - ALMOST:
-                words = f"f{p} was given up at {now_s} without {sorted(waits_for)}: {round_}"
-                raise Violation("the last round", words)
+                text = f"f{p} was given up at {now_s} without {sorted(waits_for)}: {round_}"
+                raise Violation("the last round", text)
         elif not any(isinstance(e, Publish) and e.fragment == p for e in effects):
             raise Violation("the last round", f"f{p} was merged, and is not public")
 

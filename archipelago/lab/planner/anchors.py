@@ -65,19 +65,26 @@ def _links() -> list[PublishedFigure]:
         all_reduce = needed_gbit_s(
             _exchange(ExchangeMethod.DATA_PARALLEL, wire, ISLANDS), parameters, 1.0, NEARLY_ALL
         )
-        ours = needed_gbit_s(
+        decoupled_gbit_s = needed_gbit_s(
             _exchange(ExchangeMethod.DECOUPLED, wire, ISLANDS), parameters, 1.0, NEARLY_ALL
         )
-        told = (
+        conditions = (
             f"{parameters / 1e9:g}B parameters, {ISLANDS} islands, steps of 1 s; a ring all-reduce "
             f"of bf16 gradients behind the backward pass; one of {P} fragments in {wire} each way "
             "in every step"
         )
         chosen = "the model's size from data-parallel's figure, and the wire among four"
         found += [
-            _anchor("data-parallel's link", "Gbit/s", ring, all_reduce, told, chosen),
-            _anchor("decoupled's link", "Gbit/s", decoupled, ours, told, chosen),
-            _anchor("times less", "", ring / decoupled, all_reduce / ours, told, "the wire"),
+            _anchor("data-parallel's link", "Gbit/s", ring, all_reduce, conditions, chosen),
+            _anchor("decoupled's link", "Gbit/s", decoupled, decoupled_gbit_s, conditions, chosen),
+            _anchor(
+                "times less",
+                "",
+                ring / decoupled,
+                all_reduce / decoupled_gbit_s,
+                conditions,
+                "the wire",
+            ),
         ]
     return found
 
@@ -86,13 +93,13 @@ def _speeds(seed: int) -> list[PublishedFigure]:
     slowest = 1.0 / (1.0 - SLOWER)
     paces = Paces((*[1.0] * (ISLANDS - 1), slowest), JITTER)
     rng = np.random.default_rng(seed)
-    waits = 100 * share_computing(rng, paces, STEPS, overlap=TAU)
+    blocking_share = 100 * share_computing(rng, paces, STEPS, overlap=TAU)
     return [
         _anchor(
             "table 5, K = 8: goodput",
             "%",
             84.0,
-            waits,
+            blocking_share,
             f"one of {ISLANDS} learners is {SLOWER:.0%} slower, steps vary by {JITTER:.0%}, and "
             f"nobody is more than {TAU} steps ahead of the last one. Our own rules do not make "
             "learners wait for a quorum: with K = 8 rounds close later, and goodput stays at 100 %",
@@ -137,17 +144,17 @@ def _regions() -> list[PublishedFigure]:
 def speedup(gbit_s: float, step_s: float) -> float:
     """Return decoupled steps per second over data-parallel ones, for 12B over four regions."""
     ring = _exchange(ExchangeMethod.DATA_PARALLEL, "bf16", REGIONS)
-    ours = _exchange(ExchangeMethod.DECOUPLED, "bf16", REGIONS)
+    decoupled = _exchange(ExchangeMethod.DECOUPLED, "bf16", REGIONS)
     sends_s = ring.bits(TWELVE_B) / gbit_s / 1e9
     conventional_s = step_s + max(0.0, sends_s - ring.hidden_steps() * step_s)
-    fragment_s = ours.bits(TWELVE_B) / gbit_s / 1e9 / ours.gap
+    fragment_s = decoupled.bits(TWELVE_B) / gbit_s / 1e9 / decoupled.gap
     return conventional_s / max(step_s, fragment_s)
 
 
 def steps_of_speedup(gbit_s: float, times: float) -> tuple[float, float]:
     """Return the shortest step time that hides a fragment, and the longest with this speedup."""
     ring = _exchange(ExchangeMethod.DATA_PARALLEL, "bf16", REGIONS)
-    ours = _exchange(ExchangeMethod.DECOUPLED, "bf16", REGIONS)
-    shortest_s = ours.bits(TWELVE_B) / gbit_s / 1e9 / ours.gap
+    decoupled = _exchange(ExchangeMethod.DECOUPLED, "bf16", REGIONS)
+    shortest_s = decoupled.bits(TWELVE_B) / gbit_s / 1e9 / decoupled.gap
     longest_s = ring.bits(TWELVE_B) / gbit_s / 1e9 / (times - 1.0 + ring.hidden_steps())
     return shortest_s, longest_s

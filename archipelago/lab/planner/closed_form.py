@@ -27,6 +27,6 @@ def elastic(failures_per_s: Floats, recovery: Recovery, step_s: float) -> Floats
     pause are treated as lost in proportion. A failure breaks half a step on average.
     """
     rate = failures_per_s
-    grows = np.exp(-rate * recovery.return_s) if recovery.grow is Grow.WHOLE else 1.0
-    costs_s = recovery.shrink_s + step_s / 2 + grows * recovery.grow_s
+    grow_probability = np.exp(-rate * recovery.return_s) if recovery.grow is Grow.WHOLE else 1.0
+    costs_s = recovery.shrink_s + step_s / 2 + grow_probability * recovery.grow_s
     return 1.0 / (1.0 + rate * costs_s)

@@ -58,26 +58,26 @@ def compare(
     for number in range(seeds):
         groups = simulator.traces(setting, number, lasts_s)
         parts = [trace for group in groups for trace in group]
-        whole, recovery = joined(parts), simulator.recovery
-        courses = [elastic(part, recovery, step_s) for part in parts]
+        joint_trace, recovery = joined(parts), simulator.recovery
+        timelines = [elastic(part, recovery, step_s) for part in parts]
         blocking = Lockstep(LOCKSTEP.every, 1, 0)
         for configuration, outcome in (
             (
                 Configuration.NOT_ELASTIC,
-                together([rigid(whole, recovery.restart_s, step_s)], lasts_s),
+                together([rigid(joint_trace, recovery.restart_s, step_s)], lasts_s),
             ),
-            (Configuration.ELASTIC, together([elastic(whole, recovery, step_s)], lasts_s)),
-            (Configuration.DECOUPLED, together(courses, lasts_s)),
-            (Configuration.DILOCO, meeting(courses, lasts_s, step_s, blocking)),
-            (Configuration.STREAMING, meeting(courses, lasts_s, step_s, LOCKSTEP)),
+            (Configuration.ELASTIC, together([elastic(joint_trace, recovery, step_s)], lasts_s)),
+            (Configuration.DECOUPLED, together(timelines, lasts_s)),
+            (Configuration.DILOCO, meeting(timelines, lasts_s, step_s, blocking)),
+            (Configuration.STREAMING, meeting(timelines, lasts_s, step_s, LOCKSTEP)),
         ):
             found[configuration].append(outcome)
-    one = (Configuration.NOT_ELASTIC, Configuration.ELASTIC)
+    single_learner = (Configuration.NOT_ELASTIC, Configuration.ELASTIC)
     rows: list[ComparedConfiguration] = []
     for configuration, outcomes in found.items():
         mean, half = mean_and_interval(np.array([each.goodput for each in outcomes]))
         uptime = float(np.mean([each.uptime for each in outcomes]))
-        count = 1 if configuration in one else sum(learners)
+        count = 1 if configuration in single_learner else sum(learners)
         rows.append(
             ComparedConfiguration(configuration, count, 100 * mean, 100 * half, 100 * uptime)
         )
@@ -99,5 +99,5 @@ def joined(parts: Sequence[Trace]) -> Trace:
         fails_s[order],
         all_of([part.back_s for part in parts]),
         all_of([part.sound_since_s for part in parts]),
-        all_of([p.slice_of + int(at) for p, at in zip(parts, first[:-1], strict=True)]),
+        all_of([p.slice_of + int(offset) for p, offset in zip(parts, first[:-1], strict=True)]),
     )

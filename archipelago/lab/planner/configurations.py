@@ -68,14 +68,14 @@ def play(
     if configuration is Configuration.NOT_ELASTIC:
         return together([rigid(trace, recovery.restart_s, step_s)], trace.lasts_s)
     count = 1 if configuration is Configuration.ELASTIC else learners
-    courses = [elastic(trace.of_learner(m, count), recovery, step_s) for m in range(count)]
+    timelines = [elastic(trace.of_learner(m, count), recovery, step_s) for m in range(count)]
     match configuration:
         case Configuration.DILOCO:
-            return meeting(courses, trace.lasts_s, step_s, Lockstep(lockstep.every, 1, 0))
+            return meeting(timelines, trace.lasts_s, step_s, Lockstep(lockstep.every, 1, 0))
         case Configuration.STREAMING:
-            return meeting(courses, trace.lasts_s, step_s, lockstep)
+            return meeting(timelines, trace.lasts_s, step_s, lockstep)
         case _:
-            return together(courses, trace.lasts_s)
+            return together(timelines, trace.lasts_s)
 
 
 def together(courses: list[Course], lasts_s: float) -> TraceOutcome:
@@ -142,15 +142,15 @@ class _Clock:
 
     def after(self, from_s: float, needs_s: float) -> float:
         """Return when `needs_s` useful seconds after `from_s` are done; infinite if never."""
-        at, begins, ends = self._at, self._from_s, self._until_s
-        while at < len(begins):
-            start_s = max(from_s, begins[at])
-            if needs_s <= ends[at] - start_s:
-                self._at = at
+        index, starts_s, stops_s = self._at, self._from_s, self._until_s
+        while index < len(starts_s):
+            start_s = max(from_s, starts_s[index])
+            if needs_s <= stops_s[index] - start_s:
+                self._at = index
                 return start_s + needs_s
-            needs_s -= max(0.0, ends[at] - start_s)
-            at += 1
-        self._at = at
+            needs_s -= max(0.0, stops_s[index] - start_s)
+            index += 1
+        self._at = index
         return float("inf")
 
 

@@ -149,12 +149,12 @@ def _newton(
     """
     now, best, least = first, first, np.inf
     for _ in range(ROUNDS_OF_FITTING):
-        off = 100 * (goal - simulated(now))
-        if (squares := float(off @ off)) < least:
+        residual = 100 * (goal - simulated(now))
+        if (squares := float(residual @ residual)) < least:
             best, least = now, squares
         nudged = [guess(replace(now, **{name: getattr(now, name) + 1.0})) for name in free]
         slopes = np.stack([100 * (each - guess(now)) for each in nudged], axis=1)
-        step = np.linalg.lstsq(slopes, off, rcond=None)[0]
+        step = np.linalg.lstsq(slopes, residual, rcond=None)[0]
         moved = {
             name: max(0.0, getattr(now, name) + float(by))
             for name, by in zip(free, step, strict=True)
@@ -171,16 +171,16 @@ def one_constant() -> dict[Configuration, float]:
         for _ in range(10 * ROUNDS_OF_FITTING):
             now = closed.one_constant(rates(), costs_s)
             slope = -rates() * now**2
-            off = target(configuration) - now
-            costs_s += float(slope @ off) / float(slope @ slope)
+            residual = target(configuration) - now
+            costs_s += float(slope @ residual) / float(slope @ slope)
         found[configuration] = costs_s
     return found
 
 
 def profiles(seed: int, failures: int, best: Recovery) -> list[Profile]:
     """Hold one constant after the other fixed, and fit the rest."""
-    both = ("shrink_s", "grow_s")
-    freedom = len(paper.CHIPS) - len(both)
+    names = ("shrink_s", "grow_s")
+    freedom = len(paper.CHIPS) - len(names)
     played = traces(seed, failures, best, paper.SLICE_CHIPS)
 
     def squares(first: Recovery, *free: str, slice_chips: int = 0, redrawn: bool = False) -> float:
@@ -192,14 +192,14 @@ def profiles(seed: int, failures: int, best: Recovery) -> list[Profile]:
 
     def profile(constant: str, rows: list[tuple[str, float]]) -> Profile:
         least = min(value for _, value in rows)
-        most = least + CHI_SQUARE * least / freedom
-        return Profile(constant, tuple(rows), tuple(name for name, value in rows if value <= most))
+        limit = least + CHI_SQUARE * least / freedom
+        return Profile(constant, tuple(rows), tuple(name for name, value in rows if value <= limit))
 
     return [
         profile(
             "return_s",
             [
-                (f"{r:g}", squares(replace(best, return_s=r), *both, redrawn=True))
+                (f"{r:g}", squares(replace(best, return_s=r), *names, redrawn=True))
                 for r in RETURNS_S
             ],
         ),
@@ -210,10 +210,10 @@ def profiles(seed: int, failures: int, best: Recovery) -> list[Profile]:
             "shrink_s",
             [(f"{s:g}", squares(replace(best, shrink_s=s), "grow_s")) for s in SHRINKS_S],
         ),
-        profile("slice_chips", [(f"{n}", squares(best, *both, slice_chips=n)) for n in SLICES]),
+        profile("slice_chips", [(f"{n}", squares(best, *names, slice_chips=n)) for n in SLICES]),
         profile(
             "spread",
-            [(f"{s:g}", squares(replace(best, spread=s), *both, redrawn=True)) for s in SPREADS],
+            [(f"{s:g}", squares(replace(best, spread=s), *names, redrawn=True)) for s in SPREADS],
         ),
-        profile("grow", [(g.value, squares(replace(best, grow=g), *both)) for g in Grow]),
+        profile("grow", [(g.value, squares(replace(best, grow=g), *names)) for g in Grow]),
     ]

@@ -62,17 +62,17 @@ def _window(
     recovery: Recovery,
     fetching: float,
 ) -> ComparedWindow:
-    chance = np.random.default_rng([seed, chips, learners])
+    rng = np.random.default_rng([seed, chips, learners])
     failures = int((lasts_s + MARGIN_S) * chips / YEAR_S)
     long = fit.one_trace(
-        int(chance.integers(2**31)), chips, failures, recovery, paper.SLICE_CHIPS, YEAR_S
+        int(rng.integers(2**31)), chips, failures, recovery, paper.SLICE_CHIPS, YEAR_S
     )
-    trace = long.window(chance.uniform(0.0, MARGIN_S / 2), lasts_s)
+    trace = long.window(rng.uniform(0.0, MARGIN_S / 2), lasts_s)
     unread = Lockstep(SYNC.every, SYNC.fragments, SYNC.overlap)
     by_chips = play(configuration, learners, trace, recovery, fit.STEP_S, unread).goodput
     parts = [trace.of_learner(m, learners) for m in range(learners)]
-    courses = [elastic(part, recovery, fit.STEP_S) for part in parts]
-    merged = merged_share(courses, SYNC.every * fit.STEP_S)
+    timelines = [elastic(part, recovery, fit.STEP_S) for part in parts]
+    merged = merged_share(timelines, SYNC.every * fit.STEP_S)
     seeded = f"{seed}/{chips}/{learners}"
     played = rounds.play(parts, recovery, fit.STEP_S, SYNC, seeded, fetching=fetching)
     return ComparedWindow(

@@ -64,8 +64,8 @@ def elastic(trace: Trace, recovery: Recovery, step_s: float) -> Course:
     at_s = np.concatenate([trace.fails_s, trace.back_s])
     order = np.argsort(at_s, kind="stable")
     at_s, fails = at_s[order], order < count
-    out = np.cumsum(np.where(fails, 1, -1))
-    wakes = np.ones_like(fails) if recovery.grow is Grow.EACH else fails | (out == 0)
+    missing_slices = np.cumsum(np.where(fails, 1, -1))
+    wakes = np.ones_like(fails) if recovery.grow is Grow.EACH else fails | (missing_slices == 0)
     since_s = np.concatenate([trace.sound_since_s, np.full(count, -math.inf)])[order]
     spells = _spells(
         at_s[wakes].tolist(),
@@ -79,7 +79,7 @@ def elastic(trace: Trace, recovery: Recovery, step_s: float) -> Course:
     )
     begins = spells[0]
     left = np.searchsorted(at_s, begins, side="right") - 1
-    missing = np.where(left >= 0, out[left] if len(out) else 0, 0)
+    missing = np.where(left >= 0, missing_slices[left] if len(missing_slices) else 0, 0)
     return Course(*spells, 1.0 - missing / trace.slices)
 
 

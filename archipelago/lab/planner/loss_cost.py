@@ -39,8 +39,8 @@ def ratio(parameters: float, learners: int) -> float:
 
 
 def _log_ratio(parameters: float, learners: int) -> float:
-    (a, power), (base, base_power) = REPLICAS[learners], DATA_PARALLEL
-    return math.log(a / base) + (power - base_power) * math.log(parameters)
+    (a, power), (base_factor, base_power) = REPLICAS[learners], DATA_PARALLEL
+    return math.log(a / base_factor) + (power - base_power) * math.log(parameters)
 
 
 def data_parallel(parameters: float, tokens: float) -> float:

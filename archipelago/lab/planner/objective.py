@@ -136,8 +136,8 @@ class Simulator:
                 self.cluster.recovery.weibull_shape,
             )
             rng = np.random.default_rng([self._seed, seed, number])
-            whole = draw(rng, used, self.recovery, lasts_s)
-            found.append([whole.of_learner(m, count) for m in range(count)])
+            group_trace = draw(rng, used, self.recovery, lasts_s)
+            found.append([group_trace.of_learner(m, count) for m in range(count)])
         return found
 
     def failures_per_s(self) -> float:
@@ -175,16 +175,16 @@ class Simulator:
                 for traces in self.traces(setting, seed, lasts_s)
             ]
             of_group = [
-                share * float(np.mean([course.goodput(lasts_s) for course in courses]))
-                for share, courses in zip(used, groups, strict=True)
+                share * float(np.mean([timeline.goodput(lasts_s) for timeline in timelines]))
+                for share, timelines in zip(used, groups, strict=True)
             ]
             goodputs.append(float(np.average(of_group, weights=rates)))
-            everybody = [course for courses in groups for course in courses]
-            uptimes.append(together(everybody, lasts_s).uptime)
-            kept.append(tuple(everybody))
+            all_timelines = [timeline for timelines in groups for timeline in timelines]
+            uptimes.append(together(all_timelines, lasts_s).uptime)
+            kept.append(tuple(all_timelines))
         mean, half = mean_and_interval(np.array(goodputs))
-        whole = float(np.average(used, weights=rates))
-        return PlayedSetting(mean, half, float(np.mean(uptimes)), whole, tuple(kept))
+        used_share = float(np.average(used, weights=rates))
+        return PlayedSetting(mean, half, float(np.mean(uptimes)), used_share, tuple(kept))
 
     def _used(self, setting: Setting) -> list[float]:
         """Return the share of each group's chips that learners have."""
@@ -209,8 +209,8 @@ class Simulator:
         cluster, played = self.cluster, self.played(setting)
         moving = traffic(setting, cluster)
         holding = shards(setting, moving, cluster)
-        courses = [course for each in played.courses for course in each]
-        merged = merged_share(courses, setting.every * self.step_s)
+        timelines = [timeline for each in played.courses for timeline in each]
+        merged = merged_share(timelines, setting.every * self.step_s)
         rate = sum(tokens_per_s(group, cluster) for group in cluster.groups)
         effective = rate * played.goodput * merged
         training = cluster.training
@@ -222,7 +222,7 @@ class Simulator:
             + moving.egress_usd_per_hour
         )
         usd = hours * hourly
-        why = self._why_not(setting, moving, holding, tokens, hours)
+        reason = self._why_not(setting, moving, holding, tokens, hours)
         wanted = hours if cluster.objective.minimise == "time" else usd
         return Worth(
             setting,
@@ -237,8 +237,8 @@ class Simulator:
             usd,
             moving,
             holding,
-            math.inf if why else wanted,
-            why,
+            math.inf if reason else wanted,
+            reason,
         )
 
     def _why_not(

@@ -78,14 +78,14 @@ def _figure(mode: str, path: Path) -> Generator[Figure]:
         raise UserMistake(
             "pictures need matplotlib, an optional extra: pip install 'archipelago-diloco[lab]'"
         ) from error
-    ink, faint = INK[mode], FAINT[mode]
+    colour, faint_colour = INK[mode], FAINT[mode]
     colours = dict.fromkeys(
-        ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.titlecolor"), ink
+        ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.titlecolor"), colour
     )
     style: dict[Any, Any] = {
         **colours,
-        "axes.edgecolor": faint,
-        "grid.color": faint,
+        "axes.edgecolor": faint_colour,
+        "grid.color": faint_colour,
         "axes.facecolor": "none",
         "figure.facecolor": "none",
         "legend.facecolor": "none",
@@ -156,16 +156,22 @@ def _bandwidth(figure: Figure) -> None:
 
 def _failure(figure: Figure, recovery: Recovery) -> None:
     """Draw four learners of four slices: the second one loses a slice, which comes back."""
-    hit, learners, each = 1, 4, 4
-    one = np.array([FAILS_S])
-    since, slice_of = np.array([-math.inf]), np.array([hit * each])
-    whole = Trace(learners * each, LASTS_S, one, one + recovery.return_s, since, slice_of)
-    parts = [elastic(whole.of_learner(m, learners), recovery, STEP_S) for m in range(learners)]
-    everybody = elastic(whole, recovery, STEP_S)
-    restarted = rigid(whole, recovery.restart_s, STEP_S)
+    victim, learners, each = 1, 4, 4
+    failures_s = np.array([FAILS_S])
+    sound_since, slice_of = np.array([-math.inf]), np.array([victim * each])
+    cluster_trace = Trace(
+        learners * each, LASTS_S, failures_s, failures_s + recovery.return_s, sound_since, slice_of
+    )
+    parts = [
+        elastic(cluster_trace.of_learner(m, learners), recovery, STEP_S) for m in range(learners)
+    ]
+    elastic_timeline = elastic(cluster_trace, recovery, STEP_S)
+    rigid_timeline = rigid(cluster_trace, recovery.restart_s, STEP_S)
     spells = {
-        "not-elastic": [list(zip(restarted.from_s, restarted.to_s, strict=True))] * learners,
-        "elastic": [list(zip(everybody.from_s, everybody.to_s, strict=True))] * learners,
+        "not-elastic": [list(zip(rigid_timeline.from_s, rigid_timeline.to_s, strict=True))]
+        * learners,
+        "elastic": [list(zip(elastic_timeline.from_s, elastic_timeline.to_s, strict=True))]
+        * learners,
         "diloco, H = 24": _met(parts, Lockstep(24, 1, 0)),
         "streaming, τ = 2": _met(parts, LOCKSTEP),
         "decoupled": [list(zip(part.from_s, part.to_s, strict=True)) for part in parts],
@@ -174,7 +180,7 @@ def _failure(figure: Figure, recovery: Recovery) -> None:
     for axes, (name, rows) in zip(panels, spells.items(), strict=True):
         for m, row in enumerate(rows):
             bars = [(float(start), float(stop - start)) for start, stop in row]
-            axes.broken_barh(bars, (m + 0.1, 0.8), color=COLOURS[4 if m != hit else 3])
+            axes.broken_barh(bars, (m + 0.1, 0.8), color=COLOURS[4 if m != victim else 3])
         axes.axvline(FAILS_S, color=COLOURS[0], linewidth=1.2)
         axes.axvline(FAILS_S + recovery.return_s, color=COLOURS[0], linewidth=1.2, linestyle=":")
         axes.set(yticks=[], ylim=(learners, 0), xlim=(0, LASTS_S))

@@ -101,12 +101,12 @@ def plan(cluster: ClusterFile, seed: int) -> TrainingPlan:
     best = chosen(works)
     others = [worth for worth in works if worth.setting.learners != best.setting.learners]
     runner_up = others[0] if others else None
-    three = [best, *(worth for worth in works if worth is not best)][:REPLAYED]
+    candidates = [best, *(worth for worth in works if worth is not best)][:REPLAYED]
     return TrainingPlan(
         best,
         runner_up,
         len(worths),
-        tuple(replayed(simulator, worth, seed) for worth in three),
+        tuple(replayed(simulator, worth, seed) for worth in candidates),
         tuple(reasons(cluster, best, works)),
         tuple(changes(cluster, seed, best)),
         to_paste(cluster, best),

@@ -69,10 +69,10 @@ def nearest_that_can(cluster: ClusterFile, worths: list[Worth]) -> str:
             f"{fastest.hours / 24 / (training.days or math.inf):.3g} times the chips"
         )
     least_tokens = min(able, key=lambda w: w.tokens)
-    reached = loss.data_parallel(training.parameters, training.tokens)
-    reached *= loss.ratio(training.parameters, least_tokens.setting.total)
+    reached_loss = loss.data_parallel(training.parameters, training.tokens)
+    reached_loss *= loss.ratio(training.parameters, least_tokens.setting.total)
     return (
         f"training.tokens: {training.tokens:.3g} do not reach a loss of "
         f"{target_loss(cluster):.4g}: M = {least_tokens.setting.total} needs "
-        f"{least_tokens.tokens:.3g}; with the tokens given the nearest is {reached:.4g}"
+        f"{least_tokens.tokens:.3g}; with the tokens given the nearest is {reached_loss:.4g}"
     )

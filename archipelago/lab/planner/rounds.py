@@ -87,9 +87,9 @@ class _Fetching(SimNetwork):
     def whole(self, who: SimProcess) -> None:
         self.loop.at(self.loop.now_s + self._fetch_s, who.reached, self._fetched, who)
 
-    def _fetched(self, who: SimProcess) -> None:
-        who.trait = self._slices[who.island].taken_in(who.trait)
-        super().whole(who)
+    def _fetched(self, process: SimProcess) -> None:
+        process.trait = self._slices[process.island].taken_in(process.trait)
+        super().whole(process)
 
 
 class _Slices:
@@ -164,11 +164,11 @@ class _Window:
         for island, machine in site.machines.items():
             trace = self._traces[island]
             loop.at(0.0, self._network.start, machine)
-            for fails_s, back_s, which in zip(
+            for fails_s, back_s, slice_number in zip(
                 trace.fails_s.tolist(), trace.back_s.tolist(), trace.slice_of.tolist(), strict=True
             ):
-                loop.at(WARM_UP_S + fails_s, self._fails, machine, which)
-                loop.at(WARM_UP_S + back_s, self._back, machine, which)
+                loop.at(WARM_UP_S + fails_s, self._fails, machine, slice_number)
+                loop.at(WARM_UP_S + back_s, self._back, machine, slice_number)
         with running(loop), quiet():
             try:
                 loop.run(WARM_UP_S, self._failed)

@@ -149,14 +149,17 @@ def traffic(setting: Setting, cluster: ClusterFile) -> SettingTraffic:
 def _traffic(setting: Setting, cluster: ClusterFile, syncer: str) -> SettingTraffic:
     fragment_bits = cluster.training.parameters / setting.fragments * BITS[setting.wire]
     gap_s = setting.every / setting.fragments * step_s(cluster)
-    one = fragment_bits / gap_s / 1e9
+    fragment_gbit_s = fragment_bits / gap_s / 1e9
     members = {region.name: 0 for region in cluster.regions}
     for group, count in zip(cluster.groups, setting.learners, strict=True):
         members[group.region] += count
-    away = setting.total - members[syncer]
-    gbit_s = {name: one * (away if name == syncer else count) for name, count in members.items()}
+    remote_learners = setting.total - members[syncer]
+    gbit_s = {
+        name: fragment_gbit_s * (remote_learners if name == syncer else count)
+        for name, count in members.items()
+    }
     uses = {name: load / cluster.region(name).gbit_s for name, load in gbit_s.items()}
-    where = max(uses, key=lambda name: uses[name])
+    busiest = max(uses, key=lambda name: uses[name])
     sent_gb_per_hour = {name: load * 3600 / 8 for name, load in gbit_s.items()}
     usd = sum(gb * cluster.region(name).usd_per_gb for name, gb in sent_gb_per_hour.items())
     longest_s = 0.0
@@ -169,9 +172,9 @@ def _traffic(setting: Setting, cluster: ClusterFile, syncer: str) -> SettingTraf
     return SettingTraffic(
         syncer,
         gbit_s,
-        one if away else 0.0,
-        uses[where],
-        where,
+        fragment_gbit_s if remote_learners else 0.0,
+        uses[busiest],
+        busiest,
         sum(sent_gb_per_hour.values()),
         usd,
         overlap,
@@ -202,21 +205,25 @@ def shards(setting: Setting, moving: SettingTraffic, cluster: ClusterFile) -> Sh
     """
     wire_bytes = BITS[setting.wire] / 8
     flying = min(1.0, (moving.overlap * setting.fragments / setting.every + 1) / setting.fragments)
-    a_parameter = FIXED_BYTES + KEPT_DIFFERENCES * wire_bytes + setting.total * wire_bytes * flying
-    memory_gb = cluster.training.parameters * a_parameter / BYTES_PER_GB
+    parameter_bytes = (
+        FIXED_BYTES + KEPT_DIFFERENCES * wire_bytes + setting.total * wire_bytes * flying
+    )
+    memory_gb = cluster.training.parameters * parameter_bytes / BYTES_PER_GB
     gap_s = setting.every / setting.fragments * step_s(cluster)
-    one = cluster.training.parameters / setting.fragments * BITS[setting.wire] / gap_s / 1e9
-    gbit_s = setting.total * one
+    learner_gbit_s = (
+        cluster.training.parameters / setting.fragments * BITS[setting.wire] / gap_s / 1e9
+    )
+    gbit_s = setting.total * learner_gbit_s
     by_memory = math.ceil(memory_gb / cluster.syncer.memory_gb)
     by_link = math.ceil(gbit_s / (SLACK * cluster.syncer.gbit_s))
     count = max(1, by_memory, by_link)
     stored_gb_s = cluster.training.parameters / setting.fragments * FIXED_BYTES / gap_s / 1e9
     disk = DISK_SHARE * cluster.syncer.disk_gb_s * count
-    why = "their memory" if by_memory >= by_link else "their links"
+    bottleneck = "their memory" if by_memory >= by_link else "their links"
     return ShardNodes(
         count,
         memory_gb,
         gbit_s,
         max(1, math.ceil(stored_gb_s / disk)),
-        "one node is enough" if count == 1 else f"{why} ask for {count}",
+        "one node is enough" if count == 1 else f"{bottleneck} ask for {count}",
     )

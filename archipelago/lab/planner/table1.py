@@ -105,7 +105,7 @@ class Table1:
 
     def as_json(self) -> dict[str, object]:
         """Return what `--json` prints."""
-        everything, decoupled = tuple(Configuration), Configuration.DECOUPLED
+        configurations, decoupled = tuple(Configuration), Configuration.DECOUPLED
         better = {
             row.value: sum(cell.within for cell in self.cells if cell.configuration is row)
             for row, _ in paper.TABLE_1
@@ -123,11 +123,11 @@ class Table1:
                 "not_elastic_squares": self.fitted.rigid_squares,
             },
             "mean_difference_decoupled": self.mean_difference(decoupled),
-            "mean_difference_all": self.mean_difference(*everything),
+            "mean_difference_all": self.mean_difference(*configurations),
             "largest_difference": max(abs(cell.difference) for cell in self.cells),
             "largest_interval": max(cell.interval for cell in self.cells),
             "closed_form_difference_decoupled": self.closed_difference(decoupled),
-            "closed_form_difference_all": self.closed_difference(*everything),
+            "closed_form_difference_all": self.closed_difference(*configurations),
             "closed_form_costs_s": {k.value: v for k, v in self.one_constant.items()},
             "better_than_closed_form": better,
             "profiles": [asdict(profile) for profile in self.profiles],
@@ -181,8 +181,8 @@ def _column(
         ]
         rate = np.array([chips / learners / YEAR_S])
         formula = float(closed.one_constant(rate, costs_s)[0])
-        told = paper.TABLE_1[configuration, learners][place]
-        difference = 100 * mean - told
+        published = paper.TABLE_1[configuration, learners][place]
+        difference = 100 * mean - published
         cells.append(
             Table1Cell(
                 configuration,
@@ -191,10 +191,10 @@ def _column(
                 goodput=100 * mean,
                 interval=100 * half,
                 uptime=100 * float(np.mean([uptime for _, uptime in outcomes])),
-                paper=told,
+                paper=published,
                 difference=difference,
                 closed_form=100 * formula,
-                within=abs(difference) < abs(100 * formula - told),
+                within=abs(difference) < abs(100 * formula - published),
             )
         )
     return cells
@@ -206,11 +206,11 @@ def _another(seed: int, number: int) -> int:
 
 
 def _sensitivity(seed: int, effort: Table1Effort, recovery: Recovery) -> list[Sensitivity]:
-    base = (1.0, paper.SLICE_CHIPS, recovery.return_s)
+    defaults = (1.0, paper.SLICE_CHIPS, recovery.return_s)
     settings = [
-        *((years, *base[1:]) for years in YEARS),
-        *((base[0], chips, base[2]) for chips in SLICES if chips != base[1]),
-        *((*base[:2], return_s) for return_s in RETURNS_S),
+        *((years, *defaults[1:]) for years in YEARS),
+        *((defaults[0], chips, defaults[2]) for chips in SLICES if chips != defaults[1]),
+        *((*defaults[:2], return_s) for return_s in RETURNS_S),
     ]
     return [
         each

@@ -43,14 +43,14 @@ class Trace:
     def of_learner(self, m: int, learners: int) -> Trace:
         """Return the failures of the slices of learner `m` out of `learners`."""
         each = self.slices // learners
-        mine = self.slice_of // each == m
+        mask = self.slice_of // each == m
         return Trace(
             each,
             self.lasts_s,
-            self.fails_s[mine],
-            self.back_s[mine],
-            self.sound_since_s[mine],
-            self.slice_of[mine] - m * each,
+            self.fails_s[mask],
+            self.back_s[mask],
+            self.sound_since_s[mask],
+            self.slice_of[mask] - m * each,
         )
 
     def scaled(self, factor: float) -> Trace:
@@ -66,15 +66,15 @@ class Trace:
 
     def window(self, from_s: float, lasts_s: float) -> Trace:
         """Return the failures in a window; slices that were out before it count as sound."""
-        mine = (self.fails_s >= from_s) & (self.fails_s < from_s + lasts_s)
-        since_s = self.sound_since_s[mine] - from_s
+        mask = (self.fails_s >= from_s) & (self.fails_s < from_s + lasts_s)
+        since_s = self.sound_since_s[mask] - from_s
         return Trace(
             self.slices,
             lasts_s,
-            self.fails_s[mine] - from_s,
-            self.back_s[mine] - from_s,
+            self.fails_s[mask] - from_s,
+            self.back_s[mask] - from_s,
             np.where(since_s <= 0.0, -math.inf, since_s),
-            self.slice_of[mine],
+            self.slice_of[mask],
         )
 
 
@@ -90,18 +90,23 @@ def draw(rng: np.random.Generator, cluster: Cluster, recovery: Recovery, lasts_s
     out_s = return_times(rng, recovery, len(at_s))
     back_at: dict[int, float] = {}
     kept: list[int] = []
-    since: list[float] = []
-    for i, (fails, which, out) in enumerate(
+    sound_since_s: list[float] = []
+    for i, (fail_s, slice_number, away_s) in enumerate(
         zip(at_s.tolist(), slice_of.tolist(), out_s.tolist(), strict=True)
     ):
-        sound_since = back_at.get(which, -math.inf)
-        if fails >= sound_since:
-            back_at[which] = fails + out
+        sound_since = back_at.get(slice_number, -math.inf)
+        if fail_s >= sound_since:
+            back_at[slice_number] = fail_s + away_s
             kept.append(i)
-            since.append(sound_since)
+            sound_since_s.append(sound_since)
     fails_s = at_s[kept]
     return Trace(
-        cluster.slices, lasts_s, fails_s, fails_s + out_s[kept], np.array(since), slice_of[kept]
+        cluster.slices,
+        lasts_s,
+        fails_s,
+        fails_s + out_s[kept],
+        np.array(sound_since_s),
+        slice_of[kept],
     )
 
 
@@ -120,8 +125,8 @@ def _interruptions(
     chip = np.arange(chips)
     found: list[tuple[Floats, Ints]] = []
     while len(chip):
-        soon = at_s < lasts_s
-        at_s, chip = at_s[soon], chip[soon]
+        mask = at_s < lasts_s
+        at_s, chip = at_s[mask], chip[mask]
         found.append((at_s, chip))
         at_s = at_s + scale_s * rng.weibull(shape, len(chip))
     return np.concatenate([a for a, _ in found]), np.concatenate([c for _, c in found])

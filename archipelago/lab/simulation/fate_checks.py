@@ -45,15 +45,17 @@ class FateChecker:
         if is_followed or is_old_news:
             return False
         self._asked[life, p], waiting = known.asked, self._open[life, p]
-        for said in [*waiting]:
-            if said in known.held:
+        for contribution_id in [*waiting]:
+            if contribution_id in known.held:
                 continue
-            del waiting[said]
-            self._over.add(said)
-            if said not in known.merged:
-                self._given_back.add(said)
-            elif said not in self._published:
-                raise Violation("learners are told what is true", f"{said} is not public")
+            del waiting[contribution_id]
+            self._over.add(contribution_id)
+            if contribution_id not in known.merged:
+                self._given_back.add(contribution_id)
+            elif contribution_id not in self._published:
+                raise Violation(
+                    "learners are told what is true", f"{contribution_id} is not public"
+                )
         return True
 
     def kept(self, keeps: Iterable[ContributionId]) -> None:
@@ -61,16 +63,18 @@ class FateChecker:
 
         Errors: `Violation` if the life was told that one of them is no longer waiting.
         """
-        for said in keeps:
-            if said in self._over:
-                raise Violation("what stays in place waits still", f"{said} does not")
+        for contribution_id in keeps:
+            if contribution_id in self._over:
+                raise Violation("what stays in place waits still", f"{contribution_id} does not")
 
     def published(self, merged: Iterable[ContributionId]) -> None:
         """Record that a version with these contributions was ordered to be public.
 
         Errors: `Violation` if a learner was told that one of them is not merged.
         """
-        for said in merged:
-            self._published.add(said)
-            if said in self._given_back:
-                raise Violation("learners are told what is true", f"{said} is merged after all")
+        for contribution_id in merged:
+            self._published.add(contribution_id)
+            if contribution_id in self._given_back:
+                raise Violation(
+                    "learners are told what is true", f"{contribution_id} is merged after all"
+                )

@@ -71,10 +71,10 @@ def simulate(config: Config, seed: int) -> Simulated:
             f'run.mode = "{mode}": simulated are runs that merge what islands have learned; a ring '
             "of gradients has other rules (cluster/allreduce/ring.py)"
         )
-    told = [(each, counterpart(each, config)) for each in config.faults.plan]
-    known = [(each, fault) for each, fault in told if isinstance(fault, SimFault)]
-    world = SimWorld(plan_of(config, [fault for _, fault in known], seed))
-    world.site.loop.at(0.0, _Watch(world, known, config.monitor.refresh_s).look)
+    counterparts = [(each, counterpart(each, config)) for each in config.faults.plan]
+    planned_faults = [(each, fault) for each, fault in counterparts if isinstance(fault, SimFault)]
+    world = SimWorld(plan_of(config, [fault for _, fault in planned_faults], seed))
+    world.site.loop.at(0.0, _Watch(world, planned_faults, config.monitor.refresh_s).look)
     violated: str | None = None
     try:
         world.run()
@@ -88,9 +88,9 @@ def simulate(config: Config, seed: int) -> Simulated:
         lasts_s=world.site.loop.now_s,
         faults=world.faults.struck,
         left_out=[
-            f"{each.kind} of {each.island} at step {each.at_step}: {why}"
-            for each, why in told
-            if isinstance(why, str)
+            f"{each.kind} of {each.island} at step {each.at_step}: {reason}"
+            for each, reason in counterparts
+            if isinstance(reason, str)
         ],
         violations=0 if violated is None else 1,
         violated=violated,
@@ -140,20 +140,20 @@ def _trait(config: Config, island: Island, rng: random.Random) -> Trait:
 
 def counterpart(harm: Harm, config: Config) -> SimFault | str:
     """Return the simulator's form of a planned fault, to strike at once, or why there is none."""
-    everybody = harm.island in SERVICES  # then any island can be named
-    island = config.island_names[0] if everybody else Island(harm.island)
+    hits_all = harm.island in SERVICES  # then any island can be named
+    island = config.island_names[0] if hits_all else Island(harm.island)
 
     def fault(trouble: Trouble, lasts_s: float, factor: float = 1.0) -> SimFault | str:
-        waits = config.sync.least_overlap == 0 or config.run.mode.lock_step
-        if waits and trouble in LOSSY:
+        is_lock_step = config.sync.least_overlap == 0 or config.run.mode.lock_step
+        if is_lock_step and trouble in LOSSY:
             return "where learners wait for adoption, the simulator loses no words"
         return SimFault(0.0, trouble, island, lasts_s, factor)
 
     kind = harm.kind
-    if everybody:
+    if hits_all:
         if kind is FaultKind.KILL and harm.island in (SYNCER, SHARD):
-            alone = harm.island == SHARD and shards_come_back_alone(config)
-            return fault(Trouble.SHARD if alone else Trouble.RESTART, SYNCER_BACK_S)
+            shard_only = harm.island == SHARD and shards_come_back_alone(config)
+            return fault(Trouble.SHARD if shard_only else Trouble.RESTART, SYNCER_BACK_S)
         if kind is FaultKind.DISK and harm.island == SHARD:
             return fault(Trouble.DISK, harm.for_s)
         return f"the simulator has no {harm.island} to which that could happen"

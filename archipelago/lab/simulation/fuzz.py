@@ -127,7 +127,7 @@ def _result(total: Sum, seed: int | None) -> FuzzResult:
         judged=total.judged,
         uncovered_pairs=sorted(map(_told, reachable - total.pairs)),
         uncovered_effects=sorted(EFFECTS - total.effects),
-        unreachable_pairs={_told(pair): why for pair, why in sorted(NEVER.items())},
+        unreachable_pairs={_told(pair): reason for pair, reason in sorted(NEVER.items())},
         failures=total.failures[:FAILURES_TOLD],
     )
 

@@ -54,12 +54,10 @@ def one_schedule(seed: str, total: Sum, *, shrink: bool = True) -> None:
         try:
             world.run()
             if attempt == STRETCHES - 1 and not world.enough:
-                words = f"{len(world.seat.tape)} events, rounds {world.judge.memory.rounds_of}"
-                raise Violation(
-                    "enough happens", f"{words}, though T is {stretch:.1f} times larger"
-                )
-            if met := sorted(world.judge.memory.coverage.pairs & NEVER.keys()):
-                raise Violation("what cannot be", f"{met} are said to be out of reach")
+                text = f"{len(world.seat.tape)} events, rounds {world.judge.memory.rounds_of}"
+                raise Violation("enough happens", f"{text}, though T is {stretch:.1f} times larger")
+            if impossible_pairs := sorted(world.judge.memory.coverage.pairs & NEVER.keys()):
+                raise Violation("what cannot be", f"{impossible_pairs} are said to be out of reach")
         except BREAKAGES as error:
             failure = failure_of(world, seed, stretch, error)
         total.events += len(world.seat.tape)

@@ -43,21 +43,21 @@ async def parts_of(
     Errors: `Violation` if the parts are of different contributions.
     """
     count, plan = machine.trait.hosts, network.site.plan
-    strange = STRANGE if plan.unruly and network.loop.now_s < plan.healed_s else 0.0
+    probability = STRANGE if plan.unruly and network.loop.now_s < plan.healed_s else 0.0
     parts = [SimPart(first, 0, BLOCK)]
     for number in range(1, count):
         await network.loop.pause(network.delay_s(machine))
         learner = process.learner_of(life)
         if process.dead or learner is None:
             return f"host {number} of {life} is gone"
-        if process.rng.random() < strange:
+        if process.rng.random() < probability:
             return Failure(Reason.HAND_IN, f"host {number} of {life} cannot be asked")
-        facts = _answer(first, learner, strange=process.rng.random() < strange)
+        facts = _answer(first, learner, strange=process.rng.random() < probability)
         if facts is None:
             return Failure(Reason.SENT, f"host {number} of {life} has no part of {first.id}")
         parts.append(SimPart(facts, number * BLOCK, (number + 1) * BLOCK))
-    if (why := mismatch(parts, count * BLOCK)) is not None:
-        return Failure(Reason.SENT, why)
+    if (problem := mismatch(parts, count * BLOCK)) is not None:
+        return Failure(Reason.SENT, problem)
     if any((part.facts.id, part.facts.base) != (first.id, first.base) for part in parts):
         raise Violation("a contribution is of one life and one boundary", f"{first.id}: {parts}")
     return parts

@@ -73,8 +73,8 @@ class SimArithmetic(Arithmetic[Parcel, SimDifference, int, Saved]):
 
     def undo(self, p: Fragment) -> Callable[[], None]:
         """Return a function that restores the present master value."""
-        before = self._master[p]
-        return lambda: self._master.update({p: before})
+        old_value = self._master[p]
+        return lambda: self._master.update({p: old_value})
 
     def put_back(self, p: Fragment, stored: Saved) -> None:
         """Restore the master value from a stored version."""
@@ -92,8 +92,8 @@ class SimArithmetic(Arithmetic[Parcel, SimDifference, int, Saved]):
         norm = sum(w * parcel.norm for w, parcel in merging)
         if any(parcel.rotten for _, parcel in merging):
             norm = math.nan
-        beside = None if trial is None else [each.held.payload for each in trial]
-        cosines = () if beside is None else cosines_of(merging, beside, self._rng)
+        trial_payloads = None if trial is None else [each.held.payload for each in trial]
+        cosines = () if trial_payloads is None else cosines_of(merging, trial_payloads, self._rng)
         difference = SimDifference(self._master[p] - self._public[p])
         measured = MEASURED if cosines else 0
         aligned = aligned_of(merging, self._rng) if cosines else ()

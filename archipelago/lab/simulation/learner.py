@@ -134,8 +134,8 @@ class SimLearner:
                     self._step(held)
                 case HandOver(p):
                     settle(self.asks.pop(p), self._handed_in(word))
-                case Adopt(keeps=keeps):
-                    link.kept(keeps)  # there are no parameters
+                case Adopt(keeps=kept_ids):
+                    link.kept(kept_ids)  # there are no parameters
                 case Keep():
                     pass
                 case Take(lease):
@@ -173,13 +173,13 @@ class SimLearner:
         process, track = self.process, word.track
         windows, (_, _, start, stop) = process.trait.windows, word.said
         norm = (stop - start) * process.rng.uniform(0.8, 1.25)
-        said = HandIn(word.said, track.base, start, word.tokens, LAYOUT, word.progress)
-        handed = spoiled(process.poison, said, norm, process.rng)
-        made = tuple(self.read[start * windows : stop * windows])
-        process.link.made(handed[0].id, ContributionTruth(process.poison, made))
+        facts = HandIn(word.said, track.base, start, word.tokens, LAYOUT, word.progress)
+        hand_in = spoiled(process.poison, facts, norm, process.rng)
+        read_windows = tuple(self.read[start * windows : stop * windows])
+        process.link.made(hand_in[0].id, ContributionTruth(process.poison, read_windows))
         p = word.said.fragment
-        self.cut[p] = [*self.cut.get(p, ())[-1:], handed[0]]
-        return handed
+        self.cut[p] = [*self.cut.get(p, ())[-1:], hand_in[0]]
+        return hand_in
 
     def _step(self, held: bool) -> None:
         loop = self.process.loop

@@ -32,14 +32,14 @@ def report(
     """Return a report and its adoptions, perhaps with one number changed."""
     if rng.random() >= SHARE:
         return event, adopted
-    words = [event, *adopted]
-    number = rng.randrange(len(words))
-    word = words[number]
-    if isinstance(word, Adopted) and rng.random() < SHARE:
-        words[number] = replace(word, fragment=rng.randrange(fragments))
+    events = [event, *adopted]
+    number = rng.randrange(len(events))
+    chosen = events[number]
+    if isinstance(chosen, Adopted) and rng.random() < SHARE:
+        events[number] = replace(chosen, fragment=rng.randrange(fragments))
     else:
-        words[number] = _bent(word, rng)
-    first, *others = words
+        events[number] = _bent(chosen, rng)
+    first, *others = events
     assert isinstance(first, Report)
     return first, [each for each in others if isinstance(each, Adopted)]
 

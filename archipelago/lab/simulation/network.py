@@ -183,11 +183,11 @@ class SimNetwork:
             return
         self.loop.at(self.loop.now_s + 2 * self.delay_s(machine), who.reached, self._give, who)
 
-    def _give(self, who: SimProcess) -> None:
+    def _give(self, process: SimProcess) -> None:
         if self.shards.all_there:
-            who.start(self.shards.whole())
+            process.start(self.shards.whole())
         else:
-            self.loop.at(self.loop.now_s + NOTICED_S, who.reached, self._give, who)
+            self.loop.at(self.loop.now_s + NOTICED_S, process.reached, self._give, process)
 
     def can_follow(self, known: tuple[Version, int], said: Publication) -> bool:
         """Return whether a learner that knows this can get what it missed before a publication."""

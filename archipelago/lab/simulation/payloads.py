@@ -53,11 +53,11 @@ def cosines_of(
     """
 
     def cosine(sign: int, others: Sequence[tuple[float, Parcel]]) -> float | None:
-        along = sum(w * parcel.sign for w, parcel in others)
-        square = ALIKE * along**2 + (1 - ALIKE) * sum(w * w for w, _ in others)
-        chance = rng.gauss(0, CHANCE)
-        return sign * ALIKE * along / math.sqrt(square) + chance if square > 0 else None
+        sign_sum = sum(w * parcel.sign for w, parcel in others)
+        square = ALIKE * sign_sum**2 + (1 - ALIKE) * sum(w * w for w, _ in others)
+        noise = rng.gauss(0, CHANCE)
+        return sign * ALIKE * sign_sum / math.sqrt(square) + noise if square > 0 else None
 
     rest = [[*merging[:i], *merging[i + 1 :]] for i in range(len(merging))]
-    own = [cosine(m.sign, others) for (_, m), others in zip(merging, rest, strict=True)]
-    return (*own, *(cosine(parcel.sign, merging) for parcel in trial))
+    merged_cosines = [cosine(m.sign, others) for (_, m), others in zip(merging, rest, strict=True)]
+    return (*merged_cosines, *(cosine(parcel.sign, merging) for parcel in trial))

@@ -209,8 +209,8 @@ def draw(seed: str, *, stretch: float = 1) -> SimPlan:
     traits = tuple(_trait(rng, f"i{i}", usual_s, regions) for i in range(count))
     pace_s = sorted(trait.step_s for trait in traits)[quorum - 1]
     per_step = count * (1 + 2 * fragments / every) + 2 * fragments / every
-    aimed = max(ROUNDS_WANTED * every + 2, EVENTS_AIMED / per_step)
-    steps = math.ceil(aimed * stretch)
+    least_steps = max(ROUNDS_WANTED * every + 2, EVENTS_AIMED / per_step)
+    steps = math.ceil(least_steps * stretch)
     lasts_s = steps * pace_s
     stopped = rng.random() < STOPPED_SHARE
     rule = Rule(
@@ -226,8 +226,8 @@ def draw(seed: str, *, stretch: float = 1) -> SimPlan:
         batches=tuple((trait.group, trait.windows) for trait in traits),
         window_tokens=MOST_TOKENS,
     )
-    waits = rng.random() < LOCK_STEP_SHARE and overlap == 0
-    if waits:
+    is_lock_step = rng.random() < LOCK_STEP_SHARE and overlap == 0
+    if is_lock_step:
         rule = replace(rule, min_quorum=count)
     elif overlap == 1:
         rule = replace(
@@ -245,7 +245,7 @@ def draw(seed: str, *, stretch: float = 1) -> SimPlan:
         store_s=rng.uniform(0, 0.4) * usual_s,
         store_every=rng.choice((1, 1, 1, 2, 3)),
         anchor=rng.choice((Anchor.BASE, Anchor.BASE, Anchor.CURRENT)),
-        lock_step=min(rng.choice((0, 1, 1, 2, 3)), every - 1) if waits else None,
+        lock_step=min(rng.choice((0, 1, 1, 2, 3)), every - 1) if is_lock_step else None,
     )
 
 

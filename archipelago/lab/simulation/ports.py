@@ -60,35 +60,35 @@ class SimPorts(Ports):
         def ask(life: Life) -> Coroutine[None, None, Handed]:
             return self._collect(life, fragment, place)
 
-        ((_, handed),) = await place.gatherer.gather(fragment, [life], ask)
-        return handed
+        ((_, answer),) = await place.gatherer.gather(fragment, [life], ask)
+        return answer
 
     async def _collect(self, life: Life, fragment: Fragment, place: ShardPlace) -> Handed:
         """Keep the learner's hand-in, like a shard's process."""
-        died, known = place.died, place.fates.known(life, fragment)
+        deaths, known = place.died, place.fates.known(life, fragment)
         if (process := await self.network.reach(life)) is None:
             return f"{life} could not be asked"
         # if another life has replaced this one, no learner hears the message
-        hears = process.learner_of(life) is not None
-        held = known.held if hears and self.site.told.hears(life, fragment, known) else None
+        has_learner = process.learner_of(life) is not None
+        held = known.held if has_learner and self.site.told.hears(life, fragment, known) else None
         waiter = process.hand_in(life, fragment, held)
-        handed: HandedIn | None = None if waiter is None else await waiter
+        hand_in: HandedIn | None = None if waiter is None else await waiter
         machine = self.machines[life.island]
         if self.network.lost(machine, machine.up_cut_s):
             await self.loop.pause(CALL_TIMEOUT_S)
             return f"{life} was not heard"
         await self.loop.pause(self.network.delay_s(machine))
-        if handed is None:
+        if hand_in is None:
             return None
-        parts = await parts_of(handed[0], life, process, machine, self.network)
+        parts = await parts_of(hand_in[0], life, process, machine, self.network)
         if isinstance(parts, Failure | str):
             return parts
         await self.shards.work(self._merge_s() / len(self.machines))
-        if place.process is None or place.died != died:
+        if place.process is None or place.died != deaths:
             return "its shard has died meanwhile"
-        there = place.process.receive(*handed)
-        place.fates.arrived(there.id)
-        return there
+        contribution = place.process.receive(*hand_in)
+        place.fates.arrived(contribution.id)
+        return contribution
 
     def _merge_s(self) -> float:
         return self.site.plan.merge_s * (
@@ -98,9 +98,9 @@ class SimPorts(Ports):
     async def _reached(self, p: Fragment, takes_s: float) -> SimShard | None:
         """Return the fragment's shard once it has worked for `takes_s`; None if it died by then."""
         place = self.shards.of(p)
-        died = place.died
+        deaths = place.died
         await self.shards.work(takes_s)
-        return place.process if place.died == died else None
+        return place.process if place.died == deaths else None
 
     async def merge(self, order: Merge) -> Merged | Unsound | None:
         """Have the shard merge, and return the outcome; None if it has died."""
@@ -113,9 +113,9 @@ class SimPorts(Ports):
         Returns the shard's answer, the reason if the disk fails, or None if the shard has died.
         """
         place = self.shards.of(order.fragment)
-        died, slow = place.died, SLOWNESS if self.loop.now_s < self.site.disk_slow_s else 1
+        deaths, slow = place.died, SLOWNESS if self.loop.now_s < self.site.disk_slow_s else 1
         await self.loop.pause(self.site.plan.store_s * slow)
-        if place.died != died or place.process is None:
+        if place.died != deaths or place.process is None:
             return None
         if self.loop.now_s < self.site.disk_fails_s:
             return "the disk fails"
@@ -128,11 +128,11 @@ class SimPorts(Ports):
         shard = await self._reached(order.fragment, 0)
         if shard is None or (done := shard.publish(order)) is None:
             return Answered()
-        said, payload = done
+        publication, payload = done
         arrivals = self.shards.of(order.fragment).arrivals
         reached = arrivals.sent(order.fragment, order.version, self.loop.now_s)
         self.shards.of(order.fragment).fates.published(order.merged)
-        self.shards.made_public(said)
+        self.shards.made_public(publication)
         for life in order.to:
             machine = self.machines.get(life.island)
             if machine is None or machine.process is None:
@@ -144,20 +144,20 @@ class SimPorts(Ports):
                     process.reached,
                     process.offer,
                     life,
-                    said,
+                    publication,
                     payload,
                 )
                 heard_s = self.loop.now_s + 2 * delay_s
-                here = said.fragment, said.version, life, heard_s
-                self.loop.at(heard_s, arrivals.reached, *here)
+                arguments = publication.fragment, publication.version, life, heard_s
+                self.loop.at(heard_s, arrivals.reached, *arguments)
         return Answered(reached=reached)
 
     async def discard(self, order: Discard) -> None:
         """Have the shard drop a contribution."""
-        place, said = self.shards.of(order.contribution.id.fragment), order.contribution
+        place, contribution = self.shards.of(order.contribution.id.fragment), order.contribution
         if place.process is not None:
-            place.process.drop(said.reference)
-            place.fates.freed(said.id)
+            place.process.drop(contribution.reference)
+            place.fates.freed(contribution.id)
 
     async def cease(self, order: Void) -> None:
         """Tell a learner that its life is void."""

@@ -23,10 +23,10 @@ class ShardFaults:
         The syncer restarts, too, if learners cannot continue without what the shard had.
         """
         site = self.site
-        there = [place for place in site.shards.places if place.process is not None]
-        if site.syncer is None or not there:
+        live_places = [place for place in site.shards.places if place.process is not None]
+        if site.syncer is None or not live_places:
             return
-        place = site.rng.choice(there)
+        place = site.rng.choice(live_places)
         site.shards.die(place)
         if site.plan.anchor is Anchor.CURRENT:
             self._start_over()

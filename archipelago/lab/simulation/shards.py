@@ -55,8 +55,8 @@ class SimShards:
         self._loop, self._retention, self._rng, self._free_s = loop, retention, rng, 0.0
         self._disk = SimDisk()
         count = rng.randint(1, fragments)
-        own = [range(number, fragments, count) for number in range(count)]
-        self.places = [ShardPlace(tuple(map(Fragment, each))) for each in own]
+        fragment_ranges = [range(number, fragments, count) for number in range(count)]
+        self.places = [ShardPlace(tuple(map(Fragment, each))) for each in fragment_ranges]
         self._of = {p: place for place in self.places for p in place.fragments}
         self._merged = Fates()  # the syncer's record, for a shard that comes back
         self.history: dict[tuple[Fragment, Version], int] = {}
@@ -171,8 +171,8 @@ class SimShards:
         else:
             newest = found
         if (public := self.history[p, newest[0]]) != newest[1]:
-            words = f"f{p} {newest[0]} is {public}, a learner has {newest[1]}"
-            raise Violation("the public chain", words)
+            text = f"f{p} {newest[0]} is {public}, a learner has {newest[1]}"
+            raise Violation("the public chain", text)
         return newest
 
     @property

@@ -50,8 +50,8 @@ def echo(site: Site, tape: Sequence[tuple[float, Event]], times: int) -> None:
     for _ in range(times):
         if site.syncer is None or not kinds:
             return
-        said = kinds[site.rng.choice(sorted(kinds))]
-        event = site.rng.choice(said[-RECENT:])
+        events = kinds[site.rng.choice(sorted(kinds))]
+        event = site.rng.choice(events[-RECENT:])
         if isinstance(event, (Join, Lost)):
             site.suspect(event.island if isinstance(event, Join) else event.life.island)
         site.syncer.feed(event)

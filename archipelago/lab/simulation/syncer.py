@@ -43,8 +43,8 @@ class SyncerSlot(Log):
         assert self.site.syncer is not None
         self.tape.append((now_s, event))
         self.states.append(self.site.syncer.state)
-        if len(self.tape) > (most := self.site.plan.most_events):
-            raise Violation("an end", f"{most} events, and it still goes on")
+        if len(self.tape) > (limit := self.site.plan.most_events):
+            raise Violation("an end", f"{limit} events, and it still goes on")
 
     def flush(self) -> None:
         """Make the tape durable up to here."""

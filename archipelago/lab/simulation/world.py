@@ -124,8 +124,8 @@ class SimWorld:
     def _how_it_stands(self) -> str:
         state = self.seat.states[-1]
         members = [f"{m.life} is {m.status}: {m.why}" for m in state.members.values()]
-        stands = f"{state.phase} at t = {state.t} of {self.plan.rule.steps}"
-        return f"not by {self.plan.limit_s:.0f} s, {stands}; {'; '.join(members)}"
+        progress = f"{state.phase} at t = {state.t} of {self.plan.rule.steps}"
+        return f"not by {self.plan.limit_s:.0f} s, {progress}; {'; '.join(members)}"
 
     def _look(self) -> None:
         """Check at intervals, once all faults are repaired, that no round is open for too long."""
@@ -146,15 +146,15 @@ class SimWorld:
         """Check that the shards hold only what the rules know, and that the ledger is true."""
         state, shards = self.seat.states[-1], self.site.shards
         held = {c.reference for fragment in state.fragments for c in fragment.inbox}
-        if forgotten := shards.held - held:
-            raise Violation("bytes are freed", f"the shard still holds {sorted(forgotten)}")
+        if leftovers := shards.held - held:
+            raise Violation("bytes are freed", f"the shard still holds {sorted(leftovers)}")
         undurable = Trouble.DISK in self.faults.met or self.plan.store_every > 1
         if self.seat.died and undurable:
             return  # published versions that were not durable may be gone
         for p, (row, (_, value)) in enumerate(zip(state.ledger.rows, shards.whole(), strict=True)):
             if row.merged != value:
-                words = f"f{p}: {value} tokens are merged, the ledger has {row.merged}"
-                raise Violation("the ledger is true", words)
+                text = f"f{p}: {value} tokens are merged, the ledger has {row.merged}"
+                raise Violation("the ledger is true", text)
 
     def _excused(self, life: Life, from_s: float, to_s: float) -> bool:
         """Return whether this learner had a reason to miss a request between these times."""
@@ -172,8 +172,8 @@ class SimWorld:
 def quiet() -> Generator[None]:
     """Silence the shell's log, whose lines are not needed in thousands of runs."""
     log = logging.getLogger("archipelago.syncer")
-    before, log.disabled = log.disabled, True
+    was_disabled, log.disabled = log.disabled, True
     try:
         yield
     finally:
-        log.disabled = before
+        log.disabled = was_disabled

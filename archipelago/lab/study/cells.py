@@ -109,7 +109,7 @@ class CellFiles:
 
     def keep(self, key: str, made: CellResult) -> None:
         """Write the result of a cell, atomically."""
-        told = {
+        fields = {
             "format": FORMAT,
             "key": key,
             "command": self.command(key),
@@ -117,9 +117,9 @@ class CellFiles:
             "took_s": made.took_s,
             "failed": made.failed,
             "figures": made.figures,
-            "curve": [list(look) for look in made.curve],
+            "curve": [list(evaluation) for evaluation in made.curve],
         }
-        write(self.result_path(key), json_bytes(told))
+        write(self.result_path(key), json_bytes(fields))
 
     def find(self, key: str) -> CellResult | None:
         """Return the result of a cell; None if it was not made yet.
@@ -128,14 +128,16 @@ class CellFiles:
         """
         path = self.result_path(key)
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
-            if told["format"] != FORMAT or told["key"] != key:
-                raise Broken(f"{path} is of cell {told['key']} in format {told['format']}")
+            fields = json.loads(path.read_text(encoding="utf-8"))
+            if fields["format"] != FORMAT or fields["key"] != key:
+                raise Broken(f"{path} is of cell {fields['key']} in format {fields['format']}")
             curve = [
-                Evaluation(t, s, n, math.nan if x is None else x) for t, s, n, x in told["curve"]
+                Evaluation(t, s, n, math.nan if x is None else x) for t, s, n, x in fields["curve"]
             ]
-            figures, failed = dict(told["figures"]), str(told["failed"])
-            return CellResult(figures, curve, failed, float(told["took_s"]), str(told["source"]))
+            figures, failed = dict(fields["figures"]), str(fields["failed"])
+            return CellResult(
+                figures, curve, failed, float(fields["took_s"]), str(fields["source"])
+            )
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:

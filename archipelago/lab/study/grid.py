@@ -32,8 +32,8 @@ class StudyRow:
     @property
     def label(self) -> str:
         """The arm and its settings."""
-        told = ", ".join(f"{path} = {toml_value(value)}" for path, value in self.point.items())
-        return f"{self.arm}: {told}" if told else self.arm
+        settings = ", ".join(f"{path} = {toml_value(value)}" for path, value in self.point.items())
+        return f"{self.arm}: {settings}" if settings else self.arm
 
 
 def flat(tables: Mapping[str, Any], above: str = "") -> dict[str, Any]:
@@ -79,19 +79,23 @@ def rows_of(
     seen = set[tuple[str, ...]]()
     for values in product(*common.values(), *own.values()):
         point = dict(zip((*common, *own), values, strict=True))
-        asked = {**point, **given}
-        fixed = _fixed_by(str(asked.get("run.mode", _said(base, "run.mode"))))
-        mine = {*given, *own}
-        point = {p: v for p, v in point.items() if p in mine or not _is_fixed(p, fixed)}
+        options = {**point, **given}
+        fixed = _fixed_by(str(options.get("run.mode", _said(base, "run.mode"))))
+        own_paths = {*given, *own}
+        point = {p: v for p, v in point.items() if p in own_paths or not _is_fixed(p, fixed)}
         tables = copy.deepcopy(dict(base))
         if isinstance(sync := tables.get("sync"), dict):
             kept = {k: v for k, v in flat(sync).items() if not _is_fixed(f"sync.{k}", fixed)}
             tables["sync"] = _nested(kept)
-        more = [text for text in overrides if not _is_fixed(text.partition("=")[0].strip(), fixed)]
+        kept_overrides = [
+            text for text in overrides if not _is_fixed(text.partition("=")[0].strip(), fixed)
+        ]
         settings = [f"{path}={toml_value(value)}" for path, value in {**point, **given}.items()]
         cells, problems = list[Cell](), list[str]()
         for seed in seeds:
-            entry = enter(tables, origin=arm, overrides=[*more, *settings, f"run.seed={seed}"])
+            entry = enter(
+                tables, origin=arm, overrides=[*kept_overrides, *settings, f"run.seed={seed}"]
+            )
             problems += entry.problems
             cells.append(Cell.of(entry.config, entry.virtual))
         shared = {path: value for path, value in point.items() if path in common}

@@ -54,7 +54,7 @@ def gaps_percent(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     Pairs without a figure are left out.
     """
     return [
-        100 * (mine / other - 1)
-        for mine, other in zip(ours, theirs, strict=True)
-        if math.isfinite(mine) and math.isfinite(other) and other != 0
+        100 * (value / other - 1)
+        for value, other in zip(ours, theirs, strict=True)
+        if math.isfinite(value) and math.isfinite(other) and other != 0
     ]

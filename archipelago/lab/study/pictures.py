@@ -62,8 +62,8 @@ def _has_gap(line: Line) -> bool:
 
 def _curves(axes: Axes, lines: Sequence[Line]) -> None:
     for number, line in enumerate(lines):
-        tokens = [look.tokens for look in line.curve]
-        losses = [look.heldout_loss for look in line.curve]
+        tokens = [evaluation.tokens for evaluation in line.curve]
+        losses = [evaluation.heldout_loss for evaluation in line.curve]
         axes.plot(tokens, losses, color=COLOURS[number % len(COLOURS)], label=line.row.label)
     axes.set_xlabel("tokens trained")
     axes.set_ylabel("held-out loss, nats per token")

@@ -68,11 +68,13 @@ def planned(
     """
     base = copy.deepcopy(dict(tables))
     own_tables = {key: base.pop(key) for key in OURS if key in base}
-    ours = [text for text in overrides if _is_ours(text)]
-    overrides = [text for text in overrides if text not in ours]
-    unclear = [str(problem) for text in ours for problem in override(own_tables, text)]
+    own_overrides = [text for text in overrides if _is_ours(text)]
+    overrides = [text for text in overrides if text not in own_overrides]
+    override_problems = [
+        str(problem) for text in own_overrides for problem in override(own_tables, text)
+    ]
     file, problems = checked(own_tables)
-    problems += unclear
+    problems += override_problems
     study = file.study
     arms = file.arms or (ArmTable(name=study.name or name),)
     names = [arm.name for arm in arms]
@@ -91,24 +93,24 @@ def planned(
         seeds = tuple(dict.fromkeys(study.seeds))
         if len(seeds) < len(study.seeds):
             problems.append(f"study.seeds: {study.seeds} names one of them twice")
-    common, wrong = axes_of(file.axes, "axes")
-    problems += wrong
+    common, new_problems = axes_of(file.axes, "axes")
+    problems += new_problems
     folder = Path(study.dir) / (study.name or name)
     rows, impossible = list[StudyRow](), dict[str, list[str]]()
     for arm in arms:
-        own, wrong = axes_of(arm.axes, f"arms.{arm.name}.axes")
+        arm_axes, new_problems = axes_of(arm.axes, f"arms.{arm.name}.axes")
         given = flat(arm.set)
-        problems += wrong
+        problems += new_problems
         problems += [
             f"arms.{arm.name}: {each} is set twice, by the arm and by an axis"
             for each in given
-            if each in own
+            if each in arm_axes
         ]
-        for row, wrong in rows_of(base, arm.name, given, common, own, overrides, seeds):
+        for row, new_problems in rows_of(base, arm.name, given, common, arm_axes, overrides, seeds):
             rows.append(row)
-            for each in wrong:
+            for each in new_problems:
                 impossible.setdefault(each, []).append(row.label)
-    problems += [f"{each} ({_where(at, len(rows))})" for each, at in impossible.items()]
+    problems += [f"{each} ({_where(labels, len(rows))})" for each, labels in impossible.items()]
     refuse(origin, problems)
     return Study(study.name or name, folder, seeds, study.against, study.measure, tuple(rows))
 

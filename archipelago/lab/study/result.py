@@ -91,7 +91,7 @@ class Result:
         study = self.study
         if study.measure != "heldout_loss" or any(line.row.shared for line in self.lines):
             return {}
-        told: dict[str, object] = {}
+        report: dict[str, object] = {}
         modes = {line.row.arm: line.row.cells[0].mode for line in self.lines}
         means = {line.row.label: line.measured for line in self.lines}
         for mode in Mode:
@@ -102,12 +102,12 @@ class Result:
                 continue
             line = next(each for each in self.lines if each.row is row)
             name = mode.value.replace("-", "_")
-            told |= {f"{name}_arm": row.label, **line.measured.told(f"{name}_loss")}
+            report |= {f"{name}_arm": row.label, **line.measured.told(f"{name}_loss")}
             against = modes.get(study.against or "")
             if line.gap is not None and against is Mode.DATA_PARALLEL:
-                ours = mode is Mode.DECOUPLED
-                told |= line.gap.told("gap_percent" if ours else f"{name}_gap_percent")
-        return told
+                is_decoupled = mode is Mode.DECOUPLED
+                report |= line.gap.told("gap_percent" if is_decoupled else f"{name}_gap_percent")
+        return report
 
 
 def summed(study: Study, made: Mapping[str, CellResult]) -> Result:
@@ -124,16 +124,19 @@ def summed(study: Study, made: Mapping[str, CellResult]) -> Result:
         if opponent is not None:
             gap = mean(gaps_percent(samples[row.label], samples[opponent.label]))
         peers = [each for each in study.rows if each.arm == row.arm and each.shared == row.shared]
-        there = {cell.seed: made.get(cell.key) for cell in row.cells}
-        good = [each for each in there.values() if each is not None and not each.failed]
+        results = {cell.seed: made.get(cell.key) for cell in row.cells}
+        successes = [each for each in results.values() if each is not None and not each.failed]
         lines.append(
             Line(
                 row,
                 means[row.label],
-                {name: _mean_of([each.figure(name) for each in good]) for name in _told(good)},
-                _curve(good),
-                [seed for seed, each in there.items() if each is None],
-                {seed: each.failed for seed, each in there.items() if each and each.failed},
+                {
+                    name: _mean_of([each.figure(name) for each in successes])
+                    for name in _told(successes)
+                },
+                _curve(successes),
+                [seed for seed, each in results.items() if each is None],
+                {seed: each.failed for seed, each in results.items() if each and each.failed},
                 gap,
                 _best(peers, means, study.measure) is row,
                 _enclosed(row, peers),
@@ -155,10 +158,10 @@ def _alike(one: StudyRow, other: StudyRow) -> bool:
 
 def _best(rows: Sequence[StudyRow], means: Mapping[str, Mean], measure: str) -> StudyRow | None:
     """Return the row with the best mean among those with the most figures."""
-    most = max((means[row.label].samples for row in rows), default=0)
-    tried = [row for row in rows if means[row.label].samples == most > 0]
+    most_samples = max((means[row.label].samples for row in rows), default=0)
+    candidates = [row for row in rows if means[row.label].samples == most_samples > 0]
     sign = -1 if measure in HIGHER else 1
-    return min(tried, key=lambda row: sign * means[row.label].value, default=None)
+    return min(candidates, key=lambda row: sign * means[row.label].value, default=None)
 
 
 def _enclosed(row: StudyRow, peers: Sequence[StudyRow]) -> bool:
@@ -183,7 +186,7 @@ def _told(made: Sequence[CellResult]) -> list[str]:
 
 def _curve(made: Sequence[CellResult]) -> list[EvaluationMean]:
     """Return the mean curve over the steps that all seeds have evaluated."""
-    looks = [{look[0]: look for look in each.curve} for each in made]
+    looks = [{evaluation[0]: evaluation for evaluation in each.curve} for each in made]
     steps = set[int].intersection(*(set(each) for each in looks)) if looks else set[int]()
     return [
         EvaluationMean(t, *(fmean([each[t][i] for each in looks]) for i in (1, 2, 3)))
@@ -207,7 +210,7 @@ def _plain(line: Line, measure: str) -> dict[str, object]:
         "best": line.best,
         "enclosed": line.enclosed,
         "missing": list(line.missing),
-        "failed": {str(seed): why for seed, why in line.failed.items()},
+        "failed": {str(seed): reason for seed, reason in line.failed.items()},
         "cells": {str(cell.seed): cell.key for cell in row.cells},
-        "curve": [look._asdict() for look in line.curve],
+        "curve": [evaluation._asdict() for evaluation in line.curve],
     }

@@ -62,11 +62,11 @@ def checked(tables: Mapping[str, Any]) -> tuple[StudyFile, list[str]]:
         mistakes = error.errors(include_url=False)
     problems = list[str]()
     for mistake in mistakes:
-        where = ".".join(str(part) for part in mistake["loc"])
+        key = ".".join(str(part) for part in mistake["loc"])
         if mistake["type"] == "extra_forbidden":
             table = StudyTable if mistake["loc"][0] == "study" else ArmTable
-            known = nearest(str(mistake["loc"][-1]), [*table.model_fields])
-            problems.append(f"{where}: is not known; {known}")
+            hint = nearest(str(mistake["loc"][-1]), [*table.model_fields])
+            problems.append(f"{key}: is not known; {hint}")
         else:
             problems.append(str(problem_of(mistake)))
     sound = copy.deepcopy(dict(tables))

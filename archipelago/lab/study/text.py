@@ -26,9 +26,9 @@ def table(result: Result) -> str:
     if any(line.best and not line.enclosed and len(line.row.point) > 0 for line in result.lines):
         notes.append("^ the best of its arm lies at the end of an axis: widen it")
     notes += [
-        f"{line.row.label}, seed {seed}: {why}"
+        f"{line.row.label}, seed {seed}: {reason}"
         for line in result.lines
-        for seed, why in line.failed.items()
+        for seed, reason in line.failed.items()
     ]
     missing = sum(len(line.missing) for line in result.lines)
     notes += [f"{missing} cells are missing"] if missing else []
@@ -37,15 +37,17 @@ def table(result: Result) -> str:
 
 def curves(result: Result) -> str:
     """Return the held-out loss of each row at some steps; empty without evaluations."""
-    shown = [line for line in result.lines if line.curve]
-    if not shown:
+    lines = [line for line in result.lines if line.curve]
+    if not lines:
         return ""
-    steps = sorted(set[int]().union(*({look.t for look in line.curve} for line in shown)))
-    few = [steps[round(i * (len(steps) - 1) / (COLUMNS - 1))] for i in range(COLUMNS)]
-    picked = list(dict.fromkeys(few if len(steps) > COLUMNS else steps))
+    steps = sorted(
+        set[int]().union(*({evaluation.t for evaluation in line.curve} for line in lines))
+    )
+    spread_steps = [steps[round(i * (len(steps) - 1) / (COLUMNS - 1))] for i in range(COLUMNS)]
+    picked = list(dict.fromkeys(spread_steps if len(steps) > COLUMNS else steps))
     rows = [["held-out loss at step", *map(str, picked)]]
-    for line in shown:
-        losses = {look.t: look.heldout_loss for look in line.curve}
+    for line in lines:
+        losses = {evaluation.t: evaluation.heldout_loss for evaluation in line.curve}
         rows.append([line.row.label, *(_number(losses.get(t, math.nan)) for t in picked)])
     return "\n".join(_aligned(rows)) + "\n"
 

@@ -60,8 +60,8 @@ def make(
             waiting = {pool.submit(trained, files.config_path(key)): key for key in cells}
         try:
             while waiting:
-                over, _ = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in over:
+                finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in finished:
                     made = future.result()
                     files.keep(waiting[future], made)
                     done(waiting.pop(future), made)
@@ -107,11 +107,11 @@ def _end_with(watched: Connection) -> None:
 @contextmanager
 def _deaf() -> Generator[None]:
     """Ignore Ctrl-C, which a terminal sends to all processes that it has started."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    old_handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, old_handler)
 
 
 def nothing(figures: Mapping[str, object]) -> str:

@@ -38,7 +38,7 @@ def main() -> int:
     except ArchipelagoError as error:
         print(error, file=sys.stderr)
         return 1
-    curve = [look._asdict() for look in learned.curve]
+    curve = [evaluation._asdict() for evaluation in learned.curve]
     print(json_text({**learned.figures, "curve": curve}))
     return 0
 

@@ -68,7 +68,7 @@ def train(config: Config, timing: Timing, curve: LossCurve) -> Learned:
     inner = inner_of(config, task)
     state = inner.start(task.init(config.run.seed))
     islands = [habits_of(config, island) for island in config.island_names]
-    chance = [random.Random(f"{config.run.seed}/{each.island}/1") for each in islands]
+    rngs = [random.Random(f"{config.run.seed}/{each.island}/1") for each in islands]
     ring_bytes = round(2 * (1 - 1 / len(islands)) * Wire.BF16.bytes_of(sum(layout.sizes)))
     ring_s = timing.passes_s(ring_bytes) + 2 * timing.latency_s if len(islands) > 1 else 0.0
     now_s = computed_s = 0.0
@@ -76,7 +76,7 @@ def train(config: Config, timing: Timing, curve: LossCurve) -> Learned:
     for t, taken in enumerate(steps_on_summed_batch(config, task, inner, state, steps), 1):
         state = taken.state
         tokens += taken.tokens
-        took_s = [step_s(timing, *each) for each in zip(islands, chance, strict=True)]
+        took_s = [step_s(timing, *each) for each in zip(islands, rngs, strict=True)]
         now_s, computed_s = now_s + max(took_s) + ring_s, computed_s + sum(took_s)
         curve.averages.see(t, lambda now=state: fragments_of(layout, now))
         if t < steps and curve.due(t):

@@ -37,8 +37,8 @@ class Faults:
         """Strike the faults that are due."""
         if not self._left or syncer.state.phase is not Phase.RUNNING:
             return
-        there = live(syncer.state.members).keys()
-        for number, fault in self._plan.due_at(syncer.state.t, there).items():
+        live_islands = live(syncer.state.members).keys()
+        for number, fault in self._plan.due_at(syncer.state.t, live_islands).items():
             self._plan.struck(number)
             self._left -= 1
             self._network.loop.call_soon(self._strike, fault, syncer)

@@ -142,8 +142,8 @@ class VirtualLearner:
                 case Keep(hand_over):
                     if hand_over.said is not None:
                         process.replica.keep(hand_over)
-                case Adopt(p, version, keeps):
-                    self._adopt(p, version, keeps)
+                case Adopt(p, version, kept_ids):
+                    self._adopt(p, version, kept_ids)
                 case Take(lease):
                     self.stream.add(lease)
                     self.happens(Fed(self.stream.remaining))
@@ -190,7 +190,7 @@ class VirtualLearner:
 
     def _adopt(self, p: Fragment, version: Version, keeps: Sequence[ContributionId]) -> None:
         flat, mean = self._offers[p, version]
-        self._offers = {at: each for at, each in self._offers.items() if at[0] != p}
+        self._offers = {key: each for key, each in self._offers.items() if key[0] != p}
         inner = self.process.kit.inner
         shared = None if mean is None else inner.place_flat(mean, mean.size)
         self.process.replica.adopt(p, flat, inner.place_flat(flat, flat.size), shared, keeps=keeps)

@@ -67,8 +67,8 @@ def reading_of(rule: Rule, rows: Iterable[TapeRow]) -> dict[Island, list[int]]:
     Errors: `OtherRules` if other rules wrote the tape.
     """
     reading = dict[Island, list[int]]()
-    for heard in relive(rule, rows):
-        for effect in heard.effects:
+    for replayed in relive(rule, rows):
+        for effect in replayed.effects:
             match effect:
                 case Granted():
                     held = reading.setdefault(effect.life.island, [])

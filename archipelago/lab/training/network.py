@@ -174,8 +174,8 @@ class VirtualNetwork:
         ready_s = self.loop.now_s + takes_s + self.timing.latency_s
         self.loop.at(ready_s, who.reached, self._give, who)
 
-    def _give(self, who: VirtualProcess) -> None:
-        who.start(self.shard.whole([Fragment(p) for p in range(len(self._layout.fragments))]))
+    def _give(self, process: VirtualProcess) -> None:
+        process.start(self.shard.whole([Fragment(p) for p in range(len(self._layout.fragments))]))
 
     def missed(self, p: Fragment, older: Version, newer: Version) -> Missed:
         """Return the differences from one version to another, or the whole fragment."""

@@ -48,15 +48,15 @@ class VirtualPorts(Ports):
         if (process := await self._network.reach(life)) is None:
             return f"{life} could not be asked"
         waiter = process.hand_in(life, fragment, self._fates.known(life, fragment))
-        handed = None if waiter is None else await waiter
-        if handed is None:
+        hand_in = None if waiter is None else await waiter
+        if hand_in is None:
             await self._loop.pause(self._network.timing.latency_s)
             return None
-        up = self._network.places[life.island].up
-        await self._loop.pause(up.takes_s(self._loop.now_s, handed[1].nbytes))
-        there = self._shard.receive(*handed)
-        self._fates.arrived(there.id)
-        return there
+        uplink = self._network.places[life.island].up
+        await self._loop.pause(uplink.takes_s(self._loop.now_s, hand_in[1].nbytes))
+        contribution = self._shard.receive(*hand_in)
+        self._fates.arrived(contribution.id)
+        return contribution
 
     async def merge(self, order: Merge) -> Merged | Unsound:
         """Merge one order after another, each when the shard is free."""
@@ -72,7 +72,7 @@ class VirtualPorts(Ports):
         """Make a version public, and send it to the lives."""
         done = self._shard.publish(order)
         assert done is not None, f"{order.version} of fragment {order.fragment} is public already"
-        said, payload = done
+        publication, payload = done
         self._fates.published(order.merged)
         now_s, arrivals = self._loop.now_s, self._arrivals
         latency_s = self._network.timing.latency_s
@@ -82,18 +82,23 @@ class VirtualPorts(Ports):
             if (process := place.process) is None or now_s < place.cut_s:
                 continue
             there_s = now_s + place.down.takes_s(now_s, payload.nbytes)
-            self._loop.at(there_s, process.reached, process.offer, life, said, payload)
+            self._loop.at(there_s, process.reached, process.offer, life, publication, payload)
             heard_s = there_s + latency_s
-            self._loop.at(heard_s, arrivals.reached, said.fragment, said.version, life, heard_s)
+            self._loop.at(
+                heard_s, arrivals.reached, publication.fragment, publication.version, life, heard_s
+            )
         return Answered(reached=reached)
 
     async def discard(self, order: Discard) -> None:
         """Drop a contribution, and give its residual back to the learner if the order says so."""
-        said = order.contribution.id
+        contribution_id = order.contribution.id
         self._shard.drop(order.contribution.reference)
-        self._fates.freed(said)
-        if order.returns_residual and (process := await self._network.reach(said.life)) is not None:
-            process.refused(said)
+        self._fates.freed(contribution_id)
+        if (
+            order.returns_residual
+            and (process := await self._network.reach(contribution_id.life)) is not None
+        ):
+            process.refused(contribution_id)
 
     async def cease(self, order: Void) -> None:
         """Tell a learner that its life is void."""

@@ -132,8 +132,8 @@ class VirtualProcess(LearnerProcess[VirtualLearner]):
 
     def begin(self) -> None:
         """Ask for a life."""
-        habits = self.habits
-        event = Join(self.island, habits.group, self.kit.layout.fingerprint, habits.region)
+        traits = self.habits
+        event = Join(self.island, traits.group, self.kit.layout.fingerprint, traits.region)
         self.network.join(self, event)
 
     def fetch(self) -> None:
@@ -169,15 +169,15 @@ class VirtualProcess(LearnerProcess[VirtualLearner]):
                 moments = self._ask_donors(donors)
             case StartAnew():
                 moments = None
-        known = {Fragment(p): each for p, each in enumerate(public)}
-        flats = {p: flat for p, (_, flat) in known.items()}
+        versions = {Fragment(p): each for p, each in enumerate(public)}
+        flats = {p: flat for p, (_, flat) in versions.items()}
         leaves = sew(self.kit.layout, [*flats.values()])
         params = jax.tree.unflatten(self.kit.structure, leaves)
         self.replica.begin(params, moments, flats, shared, self.grant.offset)
         stream = self.network.stream(self.island)
         for lease in self.grant.leases:
             stream.add(lease)
-        self.learner = learner = VirtualLearner(self, self.grant, known, stream)
+        self.learner = learner = VirtualLearner(self, self.grant, versions, stream)
         learner.happens(Ready(stream.remaining) if self.staying else LetGo())
         self.beat(learner)
 

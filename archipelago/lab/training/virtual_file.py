@@ -42,13 +42,13 @@ class Entry:
 def enter(tables: Mapping[str, Any], *, origin: str, overrides: Sequence[str] = ()) -> Entry:
     """Check the tables of a file after the overrides `a.b=c`, such as `virtual.jitter=0.1`."""
     tables = copy.deepcopy(dict(tables))
-    ours = [text for text in overrides if text.strip().startswith(f"{TABLE}.")]
-    theirs = [text for text in overrides if text not in ours]
+    own_overrides = [text for text in overrides if text.strip().startswith(f"{TABLE}.")]
+    run_overrides = [text for text in overrides if text not in own_overrides]
     timing = {TABLE: tables.pop(TABLE, {})}
-    problems = [str(problem) for text in ours for problem in override(timing, text)]
-    virtual, more = _virtual(timing[TABLE])
-    made = draft(tables, origin=origin, overrides=theirs)
-    problems += [*more, *map(str, made.problems)]
+    problems = [str(problem) for text in own_overrides for problem in override(timing, text)]
+    virtual, virtual_problems = _virtual(timing[TABLE])
+    made = draft(tables, origin=origin, overrides=run_overrides)
+    problems += [*virtual_problems, *map(str, made.problems)]
     if not problems:
         problems = refused(made.config)
     return Entry(made, virtual, tuple(problems))
