@@ -1033,8 +1033,8 @@ MUTANTS = (
     Mutant(
         "in lock-step a late version is waited past",
         LEARNER,
-        "for p, base in due if state.tracks[p].base == base)",
-        "for p, base in due)",
+        "for p, base in due_bases if state.tracks[p].base == base)",
+        "for p, base in due_bases)",
     ),
     Mutant(
         "in lock-step a shift changes nothing",
@@ -1048,8 +1048,8 @@ MUTANTS = (
     Mutant(
         "adoptions that were not heard are forgotten",
         LEARNER,
-        "said = state.saying + state.said  #",
-        "said = state.said  #",
+        "messages = state.saying + state.said  #",
+        "messages = state.said  #",
     ),
     Mutant(
         "it steps without data",
@@ -1078,7 +1078,7 @@ MUTANTS = (
     Mutant(
         "it waits for what it has adopted",
         BOUNDARY,
-        "awaiting = tuple(each for each in state.awaiting if each[0] != p)",
+        "awaiting = tuple(other for other in state.awaiting if other[0] != p)",
         "awaiting = state.awaiting",
     ),
     Mutant(
@@ -1102,7 +1102,7 @@ MUTANTS = (
     Mutant(
         "what was handed in late is thrown away at the learner",
         BOUNDARY,
-        "waiting = (*track.waiting, said)",
+        "waiting = (*track.waiting, contribution)",
         "waiting = track.waiting",
     ),
     Mutant(
@@ -1114,7 +1114,7 @@ MUTANTS = (
     Mutant(
         "what is merged is kept in place a second time",
         BOUNDARY,
-        "if each in track.waiting:",
+        "if contribution in track.waiting:",
         "if False:",
     ),
     Mutant("a life never ends", LEARNER, "if not state.goes_on:", "if False:"),
