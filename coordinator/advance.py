@@ -45,9 +45,9 @@ def advance(rule: Rule, state: State, event: Event, now_s: float) -> Step:
     The shell must carry the effects out in the order given; docs/explanation/protocol.md says how.
     """
     before = state
-    state, heard = hear(rule, state, event, now_s)
-    state, settled = settle(rule, before, state, now_s)
-    return state, (*heard, *settled)
+    state, answers = hear(rule, state, event, now_s)
+    state, consequences = settle(rule, before, state, now_s)
+    return state, (*answers, *consequences)
 
 
 def hear(rule: Rule, state: State, event: Event, now_s: float) -> Step:
@@ -103,8 +103,8 @@ def settle(rule: Rule, before: State, state: State, now_s: float) -> Step:
     state = rounds.notice_quorums(rule, state, now_s)
     for p in rounds.opened(state):  # all that are due: deciding these opens no others
         if not rounds.goes_on(rule, before, state, p, now_s):
-            state, wanted = rounds.further(rule, state, p, now_s)
-            effects = (*effects, *wanted)
+            state, round_effects = rounds.further(rule, state, p, now_s)
+            effects = (*effects, *round_effects)
     state, finish = rounds.finish(state)
     state, wake = _set_alarm(rule, state, now_s)
     return state, (*effects, *finish, *wake)
@@ -117,8 +117,8 @@ def _set_alarm(rule: Rule, state: State, now_s: float) -> Step:
         rounds.deadline_s(rule, state, f.round) for f in state.fragments if f.round and is_open(f)
     ]
     at_s = min(silence_s, *deadlines, math.inf)
-    standing = state.wake_s if state.wake_s is not None and state.wake_s > now_s else math.inf
-    if at_s >= standing:
+    alarm_s = state.wake_s if state.wake_s is not None and state.wake_s > now_s else math.inf
+    if at_s >= alarm_s:
         return state, ()
     effects: tuple[Effect, ...] = (Wake(at_s),) if math.isfinite(at_s) else ()
     return replace(state, wake_s=at_s if effects else None), effects

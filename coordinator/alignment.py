@@ -73,17 +73,17 @@ def directions(
     The measured sixteenth of a fragment is the same for all: the tiles that begin in the first TILE
     of every SHARE * TILE elements. A fragment of one tile or less is measured whole.
     """
-    everyone, size = everyone_of(parts, trial), sum(piece.size for piece in pieces)
+    contributions, size = everyone_of(parts, trial), sum(piece.size for piece in pieces)
 
     def among(job: Sequence[Tile]) -> NDArray[np.float64]:
-        sums = nothing(everyone)
+        sums = nothing(contributions)
         with room_of_my_own() as room:
             for tile in job:
-                sums += look(everyone, tile, size, room)[1]
+                sums += look(contributions, tile, size, room)[1]
         return sums
 
     jobs = [[tile for tile in job if is_looked_at(tile.start)] for job in jobs_of([size], [0])]
-    return pointing(everyone, spread(among, jobs), [size])
+    return pointing(contributions, spread(among, jobs), [size])
 
 
 def everyone_of(parts: Sequence[AlignmentPart], trial: Sequence[Payload]) -> Everyone:
@@ -124,12 +124,12 @@ def look_along(
 
     The last element is the product of the momentum with itself.
     """
-    found, (_, start, stop) = along_nothing(everyone), tile
-    beside = frozen(momentum[start:stop])
-    for i, payload in enumerate(everyone.payloads[: len(found) - 1]):
+    dots, (_, start, stop) = along_nothing(everyone), tile
+    direction = frozen(momentum[start:stop])
+    for i, payload in enumerate(everyone.payloads[: len(dots) - 1]):
         values = frozen(decoded(payload, start, stop, size, room))
-        found[i], found[-1] = products(beside, values, room.lanes)
-    return found
+        dots[i], dots[-1] = products(direction, values, room.lanes)
+    return dots
 
 
 def along_nothing(everyone: Everyone) -> NDArray[np.float64]:
@@ -143,8 +143,8 @@ def alignments(sums: NDArray[np.float64], along: NDArray[np.float64]) -> tuple[f
     `sums`: as in `look`. `along`: as in `look_along`.
     """
     return tuple(
-        _cosine(-float(dot), math.sqrt(max(own, 0.0) * max(float(along[-1]), 0.0)))
-        for dot, (_, own) in zip(along[:-1], sums, strict=False)
+        _cosine(-float(dot), math.sqrt(max(square, 0.0) * max(float(along[-1]), 0.0)))
+        for dot, (_, square) in zip(along[:-1], sums, strict=False)
     )
 
 
@@ -172,10 +172,10 @@ def _cosines(sums: NDArray[np.float64], weights: Sequence[float]) -> tuple[float
 
     With S the mean of the parts, |S|^2 = sum w (v . S), and the mean of the others is S - w v.
     """
-    whole = sum(w * dot for w, (dot, _) in zip(weights, sums, strict=False))
-    found: list[float | None] = []
-    for i, (dot, own) in enumerate(sums):
+    mean_square = sum(w * dot for w, (dot, _) in zip(weights, sums, strict=False))
+    cosines: list[float | None] = []
+    for i, (dot, square) in enumerate(sums):
         w = weights[i] if i < len(weights) else 0.0
-        length = math.sqrt(max(own, 0.0) * max(whole - 2 * w * dot + w * w * own, 0.0))
-        found.append(_cosine(float(dot - w * own), length))
-    return tuple(found)
+        length = math.sqrt(max(square, 0.0) * max(mean_square - 2 * w * dot + w * w * square, 0.0))
+        cosines.append(_cosine(float(dot - w * square), length))
+    return tuple(cosines)

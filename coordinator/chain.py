@@ -43,9 +43,9 @@ def lengthened(chain: Sequence[Kept[T]], newest: Kept[T], most: int) -> tuple[Ke
 
 def between(chain: Sequence[Kept[T]], older: Version, newer: Version) -> list[T] | None:
     """Return the deltas from one version to another, in order; None if some are not kept."""
-    found: list[T] = []
+    deltas: list[T] = []
     for kept in dropwhile(lambda each: each.older != older, chain):
-        found.append(kept.difference)
+        deltas.append(kept.difference)
         if kept.newer == newer:
-            return found
+            return deltas
     return None

@@ -69,20 +69,20 @@ def impossible(
 def _beyond_its_leases(rule: Rule, member: Member, progress: Progress) -> str | None:
     """Return why its leases have too little data for these steps or this place; None if not."""
     batch, lease = rule.batch_of(member.group), progress.lease
-    wanted = progress.steps * batch
+    needed = progress.steps * batch
     if batch == 0:
         return None
     if lease.start > rule.lease_windows:
         return f"it has read {lease.start} windows of a lease, which has {rule.lease_windows}"
-    read = leases.consumed(member.held, member.passed, lease, rule.lease_windows)
-    if read is None and progress.steps > member.vouched:
+    consumed = leases.consumed(member.held, member.passed, lease, rule.lease_windows)
+    if consumed is None and progress.steps > member.vouched:
         return f"it reads lease {lease.number}, which it does not hold"
-    there = member.granted if read is None else read
-    if wanted <= there <= member.granted:
+    reached = member.granted if consumed is None else consumed
+    if needed <= reached <= member.granted:
         return None
     return (
         f"it claims {progress.steps} steps of {batch} window{'s' * (batch > 1)}, and has read "
-        f"{there} of the {member.granted} windows in its leases"
+        f"{reached} of the {member.granted} windows in its leases"
     )
 
 
@@ -94,13 +94,13 @@ def _too_many_tokens(
     if tokens <= member.progress.tokens or batch == 0:
         return None
     if rule.window_tokens:
-        most = float(rule.window_tokens * batch * steps)
-    elif tokens <= (most := DENSER * _density(rule, member) * batch * steps):
+        limit = float(rule.window_tokens * batch * steps)
+    elif tokens <= (limit := DENSER * _density(rule, member) * batch * steps):
         return None
     else:  # a search of all members is rarely needed
-        density = max(_density(rule, each) for each in members.values())
-        most = DENSER * density * batch * steps if density > 0 or steps == 0 else math.inf
-    return None if tokens <= most else f"{tokens} tokens in {steps} steps, the most is {most:.0f}"
+        density = max(_density(rule, other) for other in members.values())
+        limit = DENSER * density * batch * steps if density > 0 or steps == 0 else math.inf
+    return None if tokens <= limit else f"{tokens} tokens in {steps} steps, the most is {limit:.0f}"
 
 
 def _density(rule: Rule, member: Member) -> float:
@@ -117,9 +117,9 @@ def too_dense(rule: Rule, member: Member, c: Contribution) -> bool:
 
 def _needed_s(member: Member, progress: Progress, step_s: float | None) -> float:
     """Return the least number of seconds that the new steps take."""
-    known = [each for each in (member.fastest_s, step_s or 0.0) if each > 0]
+    durations = [seconds for seconds in (member.fastest_s, step_s or 0.0) if seconds > 0]
     steps = progress.steps - member.progress.steps
-    return steps * SHARE_OF_FASTEST * min(known, default=0.0)
+    return steps * SHARE_OF_FASTEST * min(durations, default=0.0)
 
 
 def _credit_s(member: Member, now_s: float) -> float:
@@ -142,8 +142,8 @@ def timed(rule: Rule, member: Member, step_s: float) -> Member:
     """Return the member after a report of its seconds per step."""
     if not rule.bounded or not step_s > 0 or 0 < member.fastest_s <= step_s:
         return member
-    first = member.fastest_s == 0
-    credit_s = max(member.credit_s, CREDIT_STEPS * step_s) if first else member.credit_s
+    is_first = member.fastest_s == 0
+    credit_s = max(member.credit_s, CREDIT_STEPS * step_s) if is_first else member.credit_s
     return replace(member, credit_s=credit_s, fastest_s=step_s)
 
 
@@ -152,8 +152,10 @@ def leaps_to_the_end(rule: Rule, member: Member, progress: Progress) -> bool:
 
     One message does not end a run: such a clock is doubted until the learner has said so twice.
     """
-    ends = progress.steps + member.offset >= rule.steps
-    return rule.bounded and ends and progress.steps - member.progress.steps > rule.schedule.longest
+    at_end = progress.steps + member.offset >= rule.steps
+    return (
+        rule.bounded and at_end and progress.steps - member.progress.steps > rule.schedule.longest
+    )
 
 
 def hoards(rule: Rule, member: Member) -> str | None:
@@ -161,13 +163,13 @@ def hoards(rule: Rule, member: Member) -> str | None:
     if not rule.bounded:
         return None
     batch = rule.batch_of(member.group)
-    need = -(-2 * batch // rule.lease_windows)
-    rounds = -(-MOST_H * rule.schedule.longest * batch // rule.lease_windows)
+    step_leases = -(-2 * batch // rule.lease_windows)
+    round_leases = -(-MOST_H * rule.schedule.longest * batch // rule.lease_windows)
     numbers = [lease.number for lease in member.held]
-    reading = member.progress.lease.number
-    unread = len(numbers) - (numbers.index(reading) + 1 if reading in numbers else 0)
-    if unread >= MOST_UNREAD + need:
+    current = member.progress.lease.number
+    unread = len(numbers) - (numbers.index(current) + 1 if current in numbers else 0)
+    if unread >= MOST_UNREAD + step_leases:
         return f"it wants data and has {unread} leases that it has not begun to read"
-    if len(numbers) >= MOST_HELD + need + rounds:
+    if len(numbers) >= MOST_HELD + step_leases + round_leases:
         return f"it wants data and holds {len(numbers)} leases, for which no contribution vouches"
     return None

@@ -190,8 +190,8 @@ def encode_difference(wire: Wire, newer: Flat, older: Flat) -> Difference:
     with room_of_my_own() as room, np.errstate(invalid="ignore", over="ignore"):
         for start in range(0, size, TILE):
             stop = min(size, start + TILE)
-            into = room.total[: stop - start]
-            difference = np.subtract(newer[start:stop], older[start:stop], out=into)
+            target = room.total[: stop - start]
+            difference = np.subtract(newer[start:stop], older[start:stop], out=target)
             squares += sum_of_squares(frozen(difference), room.lanes)
             encode_tile(wire, payload, difference, start, size)
     return Difference(payload, math.sqrt(squares))

@@ -61,8 +61,8 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
         return refused(rule, state, member, c, impossible, now_s)
     why = claims.impossible(rule, state.members, member, c.progress, now_s)
     if why is not None or claims.too_dense(rule, member, c):
-        more = f": {why}" if why else f": {c.tokens} tokens in {c.steps} steps"
-        refusal = gate.Refusal(Fate.GATE, Cause.COUNTERS, f"{impossible.why}{more}")
+        detail = f": {why}" if why else f": {c.tokens} tokens in {c.steps} steps"
+        refusal = gate.Refusal(Fate.GATE, Cause.COUNTERS, f"{impossible.why}{detail}")
         return refused(rule, state, member, c, refusal, now_s)
     accounts = ledger.trained(state.ledger, life, c.progress.tokens)
     if ledger.overlaps(accounts, life, p, (c.id.from_step, c.id.to_step)):
@@ -96,19 +96,19 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
     covered = leases.further(member.held, member.covered, c.progress.lease)
     held = leases.keep_unread(member.held, covered)
     if rule.bounded:
-        gone = leases.windows_in(member.held[: -len(held) or None], rule.lease_windows)
+        passed_windows = leases.windows_in(member.held[: -len(held) or None], rule.lease_windows)
         vouched = max(member.vouched, c.id.to_step)
-        member = replace(member, passed=member.passed + gone, vouched=vouched)
+        member = replace(member, passed=member.passed + passed_windows, vouched=vouched)
     member = replace(member, refusals=0, quarantines=0, covered=covered, held=held)
-    of = life.island if rule.bounded else None
+    origin = life.island if rule.bounded else None
     fragment = replace(
         fragment,
         outliers=frozenset[Island](),
         voters=frozenset[Island](),
-        norms=norms.admit(fragment.norms, c.norm, c.spans_steps, of),
+        norms=norms.admit(fragment.norms, c.norm, c.spans_steps, origin),
     )
     if c.moments_norm is not None:
-        moments = norms.admit(fragment.moments, c.moments_norm, 1, of)
+        moments = norms.admit(fragment.moments, c.moments_norm, 1, origin)
         fragment = replace(fragment, moments=moments)
     if (round_ := fragment.round) and round_.stage is Stage.OPEN:
         fragment = replace(fragment, round=replace(round_, arrived=round_.arrived | {life.island}))
@@ -119,8 +119,8 @@ def _others(rule: Rule, state: State, island: Island) -> frozenset[Island]:
     """Return the other islands that speak: this island's norms are compared with theirs."""
     if not rule.bounded:
         return frozenset()
-    speak = (m.life.island for m in state.members.values() if m.status in SPEAKING)
-    return frozenset(speak) - {island}
+    islands = (m.life.island for m in state.members.values() if m.status in SPEAKING)
+    return frozenset(islands) - {island}
 
 
 def _in_hand(state: State, c: Contribution) -> bool:
@@ -148,13 +148,15 @@ def _outlying(state: State, fragment: FragmentState, island: Island, now_s: floa
     which one is away. Islands that have left, or were heard long ago, have none.
     """
     members = state.members
-    before = fragment.voters if fragment.outliers else members.keys()
-    voters = frozenset(each for each in before if _has_a_vote(members[each], now_s))
+    former_voters = fragment.voters if fragment.outliers else members.keys()
+    voters = frozenset(voter for voter in former_voters if _has_a_vote(members[voter], now_s))
     outliers = fragment.outliers | {island}
     if 2 * len(outliers & voters & live(members).keys()) > len(voters):
-        nobody = frozenset[Island]()
-        usual, moments = norms.forget(fragment.norms), norms.forget(fragment.moments)
-        return replace(fragment, norms=usual, moments=moments, outliers=nobody, voters=nobody)
+        empty = frozenset[Island]()
+        delta_norms, moment_norms = norms.forget(fragment.norms), norms.forget(fragment.moments)
+        return replace(
+            fragment, norms=delta_norms, moments=moment_norms, outliers=empty, voters=empty
+        )
     return replace(fragment, outliers=outliers, voters=voters)
 
 
@@ -198,8 +200,8 @@ def adopted(rule: Rule, state: State, event: Adopted, now_s: float) -> Step:
         return state, ()  # a repeated message
     open_tokens = ledger.uncovered(state.ledger, event.life, event.fragment)
     tokens = min(event.tokens, open_tokens) if span[0] < span[1] else 0
-    kept = ledger.overwrite(state.ledger, event.life, event.fragment, span, tokens)
-    return replace(state, ledger=kept), ()
+    accounts = ledger.overwrite(state.ledger, event.life, event.fragment, span, tokens)
+    return replace(state, ledger=accounts), ()
 
 
 def _answered(state: State, life: Life, p: Fragment) -> State:
@@ -207,9 +209,9 @@ def _answered(state: State, life: Life, p: Fragment) -> State:
     fragment = state.fragments[p]
     if fragment.asked.get(life.island) != life:
         return state
-    asked = dict(fragment.asked)
-    del asked[life.island]
-    return with_fragment(state, p, replace(fragment, asked=asked))
+    requests = dict(fragment.asked)
+    del requests[life.island]
+    return with_fragment(state, p, replace(fragment, asked=requests))
 
 
 def _uncalled(state: State, c: Contribution) -> State:
@@ -244,5 +246,5 @@ def refused(
     if rule.overlap > 0 and member.refusals < REFUSALS_UNTIL_QUARANTINE:
         return state, (discard,)
     why = f"{member.refusals} contributions refused in a row, the last one for {refusal.why}"
-    state, voided = distrust(rule, state, member, why, now_s)
-    return state, (discard, *voided)
+    state, effects = distrust(rule, state, member, why, now_s)
+    return state, (discard, *effects)

@@ -47,9 +47,9 @@ def bound(others: Mapping[Island, float], measured: int) -> float:
 
     `others`: their own cosines, from at least two islands. `measured`: elements measured.
     """
-    middle = statistics.median(others.values())
-    spread = statistics.median(abs(cosine - middle) for cosine in others.values())
-    return min(-DEVIATIONS / math.sqrt(measured), middle - DEVIATIONS * spread)
+    median = statistics.median(others.values())
+    spread = statistics.median(abs(cosine - median) for cosine in others.values())
+    return min(-DEVIATIONS / math.sqrt(measured), median - DEVIATIONS * spread)
 
 
 def chance(measured: int) -> float:
@@ -65,8 +65,8 @@ def confirmed(island: Island, aligned: Mapping[Island, float], measured: int) ->
     others = [cosine for other, cosine in aligned.items() if other != island]
     if measured == 0 or island not in aligned or not others:
         return False
-    most = chance(measured)
-    return aligned[island] < -most and statistics.median_low(others) > most
+    limit = chance(measured)
+    return aligned[island] < -limit and statistics.median_low(others) > limit
 
 
 def apart(
@@ -86,13 +86,13 @@ def apart(
     """
     if measured == 0:
         return {}
-    least = -chance(measured)
+    limit = -chance(measured)
     if len(merged) == 1:
-        return {island: cosine < least for island, cosine in trial.items()}
+        return {island: cosine < limit for island, cosine in trial.items()}
     if len(merged) != 2 or not merged == participants.keys() == aligned.keys():
         return {}
     return {
-        island: cosine < least and confirmed(island, aligned, measured)
+        island: cosine < limit and confirmed(island, aligned, measured)
         for island, cosine in participants.items()
     }
 
@@ -106,9 +106,9 @@ def against(
     """
     if measured == 0 or len(participants) + bool(trial) < PARTICIPANTS or len(participants) < 2:
         return {}
-    found = {island: cosine < bound(participants, measured) for island, cosine in trial.items()}
+    verdicts = {island: cosine < bound(participants, measured) for island, cosine in trial.items()}
     for island, cosine in participants.items():
         others = {other: c for other, c in participants.items() if other != island}
         if len(others) >= PARTICIPANTS - 1:
-            found[island] = cosine < bound(others, measured)
-    return found
+            verdicts[island] = cosine < bound(others, measured)
+    return verdicts

@@ -86,11 +86,11 @@ class Layout:
     @property
     def fingerprint(self) -> str:
         """A hash that is equal on two sides exactly if they cut the same leaves in the same way."""
-        said = [
+        facts = [
             [[leaf.path, leaf.shape, leaf.embedding] for leaf in self.leaves],
             [[[p.leaf, p.layer, p.start, p.stop] for p in pieces] for pieces in self.fragments],
         ]
-        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def cut(leaves: Sequence[Leaf], fragments: int) -> Layout:
@@ -100,12 +100,12 @@ def cut(leaves: Sequence[Leaf], fragments: int) -> Layout:
     """
     pieces = _all_pieces(leaves, fragments)
     if len(pieces) < fragments:
-        fewer = len(pieces)
-        while (found := len(_all_pieces(leaves, fewer))) < fewer:
-            fewer = found
+        possible = len(pieces)
+        while (count := len(_all_pieces(leaves, possible))) < possible:
+            possible = count
         raise UserMistake(
             f"{fragments} fragments asked for, but the {len(leaves)} tensors can be cut into "
-            f"{len(pieces)} pieces for that: set sync.fragments to {fewer} or less"
+            f"{len(pieces)} pieces for that: set sync.fragments to {possible} or less"
         )
     bins: list[tuple[int, int]] = [(0, p) for p in range(fragments)]
     packed: list[list[Piece]] = [[] for _ in range(fragments)]
@@ -113,8 +113,10 @@ def cut(leaves: Sequence[Leaf], fragments: int) -> Layout:
         size, p = heapq.heappop(bins)
         packed[p].append(piece)
         heapq.heappush(bins, (size + piece.size, p))
-    ordered = (sorted(inside, key=lambda piece: (piece.leaf, _place(piece))) for inside in packed)
-    return Layout(tuple(leaves), tuple(tuple(inside) for inside in ordered))
+    ordered = (
+        sorted(contents, key=lambda piece: (piece.leaf, _place(piece))) for contents in packed
+    )
+    return Layout(tuple(leaves), tuple(tuple(contents) for contents in ordered))
 
 
 def _all_pieces(leaves: Sequence[Leaf], fragments: int) -> list[Piece]:
@@ -192,6 +194,6 @@ def check(layout: Layout, leaves: Sequence[NDArray[np.float32]]) -> None:
 
     Errors: `LayoutMismatch` if they do not.
     """
-    if (given := [tuple(leaf.shape) for leaf in leaves]) != [leaf.shape for leaf in layout.leaves]:
+    if (shapes := [tuple(leaf.shape) for leaf in leaves]) != [leaf.shape for leaf in layout.leaves]:
         wanted = [leaf.shape for leaf in layout.leaves]
-        raise LayoutMismatch(f"leaves of shapes {given}, the layout was cut from {wanted}")
+        raise LayoutMismatch(f"leaves of shapes {shapes}, the layout was cut from {wanted}")

@@ -60,7 +60,7 @@ class Pace:
     @property
     def spent_s(self) -> float:
         """Seconds of the overlap that a round takes without any grace."""
-        return sum(each or 0.0 for each in (self.quorum_s, self.sync_s, self.down_s))
+        return sum(seconds or 0.0 for seconds in (self.quorum_s, self.sync_s, self.down_s))
 
 
 def smooth(average: float | None, sample: float) -> float:
@@ -77,8 +77,8 @@ def slowest_in_pace(step_s: Sequence[float], *, lower: bool = True) -> float:
     """
     if not step_s:
         return 0.0
-    middle = statistics.median_low(step_s) if lower else statistics.median(step_s)
-    limit = KEEPS_PACE * middle
+    median = statistics.median_low(step_s) if lower else statistics.median(step_s)
+    limit = KEEPS_PACE * median
     return step_s[bisect_right(step_s, limit) - 1]
 
 

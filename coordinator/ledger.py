@@ -168,13 +168,13 @@ def close_account(ledger: Ledger, life: Life) -> Ledger:
         replace(row, lost=row.lost + account.tokens - covered)
         for row, covered in zip(ledger.rows, account.covered, strict=True)
     )
-    accounts = {other: kept for other, kept in ledger.accounts.items() if other != life}
+    accounts = {other: entry for other, entry in ledger.accounts.items() if other != life}
     return replace(ledger, rows=rows, accounts=accounts)
 
 
 def totals(ledger: Ledger, sizes: Sequence[int]) -> Totals:
     """Return the parameter-weighted means of the rows; largest remainders round to an exact sum."""
-    whole = sum(sizes)
+    total_size = sum(sizes)
     fates = [
         [row.merged, row.all_discarded, row.lost, ledger.outstanding(Fragment(p))]
         for p, row in enumerate(ledger.rows)
@@ -182,8 +182,8 @@ def totals(ledger: Ledger, sizes: Sequence[int]) -> Totals:
     scaled = [
         sum(size * row[fate] for size, row in zip(sizes, fates, strict=True)) for fate in range(4)
     ]
-    rounded = [value // whole for value in scaled]
-    by_remainder = sorted(range(4), key=lambda fate: -(scaled[fate] % whole))
+    rounded = [value // total_size for value in scaled]
+    by_remainder = sorted(range(4), key=lambda fate: -(scaled[fate] % total_size))
     for fate in by_remainder[: ledger.trained - sum(rounded)]:
         rounded[fate] += 1
     return Totals(ledger.trained, *rounded)

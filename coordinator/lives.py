@@ -53,9 +53,9 @@ def donors(state: State, island: Island) -> tuple[Life, ...]:
     the data.
     """
     others = [m for m in live(state.members).values() if m.life.island != island]
-    fit = [m for m in others if m.refusals == m.quarantines == 0]
-    fit.sort(key=lambda member: (-member.progress.steps, member.life.island))
-    return tuple(member.life for member in fit[:DONORS])
+    candidates = [m for m in others if m.refusals == m.quarantines == 0]
+    candidates.sort(key=lambda member: (-member.progress.steps, member.life.island))
+    return tuple(member.life for member in candidates[:DONORS])
 
 
 def void(state: State, life: Life) -> Void:
@@ -79,26 +79,27 @@ def join(rule: Rule, state: State, event: Join, now_s: float) -> Step:
     if event.fingerprint != rule.fingerprint:
         why = f"its layout is {event.fingerprint}, the run's is {rule.fingerprint}"
         return state, (Refused(event.island, why),)
-    before = state.members.get(event.island)
-    if before is not None and now_s < before.barred_s:
-        return state, (Refused(event.island, before.why, before.barred_s - now_s),)
-    if before is not None:
-        state = lose(rule, state, before.life, "a new life of the island has joined")
+    former = state.members.get(event.island)
+    if former is not None and now_s < former.barred_s:
+        return state, (Refused(event.island, former.why, former.barred_s - now_s),)
+    if former is not None:
+        state = lose(rule, state, former.life, "a new life of the island has joined")
     life = Life(event.island, state.next_incarnation)
-    pool, first = leases.grant(leases.pool_of(state.leases, event.region))
-    pool, ahead = leases.grant(pool)  # so that it never waits for the syncer at the end of a lease
-    held = first, ahead
+    pool, first_lease = leases.grant(leases.pool_of(state.leases, event.region))
+    # The second lease is granted so that it never waits for the syncer at the end of a lease.
+    pool, next_lease = leases.grant(pool)
+    held = first_lease, next_lease
     member = Member(
         life=life,
         group=event.group,
         status=Status.JOINING,
-        why="joined" if before is None else "joined again",
+        why="joined" if former is None else "joined again",
         offset=state.t,
-        progress=Progress(0, 0, first),
+        progress=Progress(0, 0, first_lease),
         heard_s=now_s,
         advanced_s=now_s,
-        quarantines=0 if before is None else before.quarantines,
-        trial=0 if before is None else before.trial,
+        quarantines=0 if former is None else former.quarantines,
+        trial=0 if former is None else former.trial,
         region=event.region,
         held=held,
     )
@@ -124,14 +125,14 @@ def report(rule: Rule, state: State, event: Report, now_s: float) -> Step:
     """Take in a learner's progress; quarantine the learner if the progress is impossible."""
     if (member := speaking(state.members, event.life)) is None:
         return state, (void(state, event.life),)
-    said = event.progress
-    why = claims.impossible(rule, state.members, member, said, now_s, event.step_s)
+    progress = event.progress
+    why = claims.impossible(rule, state.members, member, progress, now_s, event.step_s)
     if why is not None:
         return distrust(rule, state, member, f"its report is not possible: {why}", now_s)
-    leaps = not member.doubted and claims.leaps_to_the_end(rule, member, said)
-    if leaps or member.doubted:
-        again = member.doubted and said.steps >= member.progress.steps
-        member = replace(member, doubted=leaps or not again)
+    is_leap = not member.doubted and claims.leaps_to_the_end(rule, member, progress)
+    if is_leap or member.doubted:
+        is_repeated = member.doubted and progress.steps >= member.progress.steps
+        member = replace(member, doubted=is_leap or not is_repeated)
     if member.status is Status.JOINING and event.progress.steps > 0:
         member = replace(member, status=Status.LIVE, why="steps")
     overtaken = event.progress.steps < member.progress.steps
@@ -181,8 +182,8 @@ def lose(rule: Rule, state: State, life: Life, why: str, status: Status = Status
     state = replace(state, ledger=ledger.close_account(state.ledger, life))
     for p, fragment in enumerate(state.fragments):
         if fragment.asked.get(life.island) == life:
-            asked = {i: other for i, other in fragment.asked.items() if i != life.island}
-            state = with_fragment(state, Fragment(p), replace(fragment, asked=asked))
+            requests = {i: other for i, other in fragment.asked.items() if i != life.island}
+            state = with_fragment(state, Fragment(p), replace(fragment, asked=requests))
     return with_member(state, replace(member, status=status, why=why, held=()))
 
 
@@ -190,8 +191,8 @@ def reached(rule: Rule, state: State, event: Reached) -> State:
     """Update the average time that a version takes to the last learner that keeps pace."""
     limit_s = slowest_in_pace(state.members.steps_s, lower=rule.bounded)
     live = {m.life for m in state.members.values() if m.status is Status.LIVE}
-    pacing = {life for life in live if state.members[life.island].step_s <= limit_s}
-    after_s = [after_s for life, after_s in event.after_s if life in pacing]
+    in_pace = {life for life in live if state.members[life.island].step_s <= limit_s}
+    after_s = [after_s for life, after_s in event.after_s if life in in_pace]
     if not after_s:
         return state
     return replace(state, pace=state.pace.saw_down(max(after_s)))

@@ -118,12 +118,12 @@ def merge_into(
             turns[inside.start] = _beside(delta, momentum[inside], factor)
         step(outer, master[inside], momentum[inside], delta, factor)
 
-    found = _make(plan, use, spread, momentum)
+    measured = _make(plan, use, spread, momentum)
     if in_passing:
         turn = _together(turns[start] for start in sorted(turns))
     if turn is not None:
-        found = found._replace(turned=turn.cosine, rate=outer.learning_rate)
-    return found
+        measured = measured._replace(turned=turn.cosine, rate=outer.learning_rate)
+    return measured
 
 
 def norms(payload: Payload, pieces: Sequence[Piece], spread: Spread = map) -> list[float]:
@@ -171,15 +171,15 @@ def _planned(
     spread: Spread,
     kappa: float,
 ) -> _Plan:
-    everyone, sizes = everyone_of(parts, trial or ()), [piece.size for piece in pieces]
-    plain = Recipe(everyone.weights, 1.0)
+    contributions, sizes = everyone_of(parts, trial or ()), [piece.size for piece in pieces]
+    plain = Recipe(contributions.weights, 1.0)
     match rule:
         case MergeRule.MEAN:
             sizes, recipes = [sum(sizes)], [plain]
         case MergeRule.RDA:
             recipes = radial_recipes(kappa, pieces, parts, plain, spread)
-    payloads = everyone.payloads[: len(parts)]
-    return _Plan(everyone, trial is not None, payloads, sizes, recipes, plain)
+    payloads = contributions.payloads[: len(parts)]
+    return _Plan(contributions, trial is not None, payloads, sizes, recipes, plain)
 
 
 def _turn(plan: _Plan, momentum: Flat, spread: Spread) -> Turn:
@@ -197,16 +197,16 @@ def _turn(plan: _Plan, momentum: Flat, spread: Spread) -> Turn:
                 if is_looked_at(tile.start)
             ]
 
-    found = spread(work, jobs_of(plan.sizes, range(len(plan.sizes))))
-    return _together(turn for turns in found for turn in turns)
+    job_turns = spread(work, jobs_of(plan.sizes, range(len(plan.sizes))))
+    return _together(turn for turns in job_turns for turn in turns)
 
 
 def _beside(delta: Flat, momentum: Flat, factor: float) -> Turn:
     """Measure `factor` times the delta of a tile beside its momentum."""
     with room_of_my_own() as room:
-        both, own = products(frozen(momentum), frozen(delta), room.lanes)
-        length = sum_of_squares(frozen(delta), room.lanes)
-    return Turn(factor * factor * length, factor * both, own)
+        dot, square = products(frozen(momentum), frozen(delta), room.lanes)
+        delta_square = sum_of_squares(frozen(delta), room.lanes)
+    return Turn(factor * factor * delta_square, factor * dot, square)
 
 
 def _together(turns: Iterable[Turn]) -> Turn:
@@ -240,8 +240,8 @@ def _make(
                 use(slice(tile.start, tile.stop), delta, recipe.factor)
         return sums, along
 
-    found = list(spread(work, jobs_of(sizes, range(len(sizes)))))
+    results = list(spread(work, jobs_of(sizes, range(len(sizes)))))
     if not plan.measured:
         return Directions((), 0)
-    beside = None if momentum is None else [along for _, along in found]
-    return pointing(plan.everyone, [sums for sums, _ in found], sizes, beside)
+    momentum_sums = None if momentum is None else [along for _, along in results]
+    return pointing(plan.everyone, [sums for sums, _ in results], sizes, momentum_sums)

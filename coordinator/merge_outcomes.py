@@ -63,8 +63,8 @@ def merged(rule: Rule, state: State, event: Merged) -> Step:
         participations=state.participations + len(participants),
     )
     state = with_fragment(state, event.fragment, fragment)
-    state, follows = suspects.judge(rule, state, items, trial, event)
-    return state, (Store(event.fragment, event.version), *follows)
+    state, verdicts = suspects.judge(rule, state, items, trial, event)
+    return state, (Store(event.fragment, event.version), *verdicts)
 
 
 def unsound(rule: Rule, state: State, event: Unsound, now_s: float) -> Step:
@@ -85,23 +85,25 @@ def unsound(rule: Rule, state: State, event: Unsound, now_s: float) -> Step:
     items = tuple(c for c in round_.items if c not in dropped)
     fragment = replace(fragment, void=fragment.void + 1)
     round_ = replace(round_, version=next_version(state, fragment))
-    follows: tuple[Effect, ...] = ()
+    orders: tuple[Effect, ...] = ()
     if len({c.id.life.island for c in items}) >= rule.min_quorum:
         round_ = replace(round_, items=items)
-        follows = (merge_order_of(rule, fragment, p, round_),)
+        orders = (merge_order_of(rule, fragment, p, round_),)
         state = with_fragment(state, p, replace(fragment, round=round_))
     else:
         state = _open_again(state, p, fragment, round_, items, event.norm)
     discards: tuple[Effect, ...] = ()
-    for each in dropped:
-        state = replace(state, ledger=ledger.drop(state.ledger, each, Fate.GATE))
-        if (member := speaking(state.members, each.id.life)) is None:
-            discards = (*discards, Discard(each, Fate.GATE, why, cause))
+    for contribution in dropped:
+        state = replace(state, ledger=ledger.drop(state.ledger, contribution, Fate.GATE))
+        if (member := speaking(state.members, contribution.id.life)) is None:
+            discards = (*discards, Discard(contribution, Fate.GATE, why, cause))
         else:
             refusal = gate.Refusal(Fate.GATE, cause, why)
-            state, said = contributions.refused(rule, state, member, each, refusal, now_s)
-            discards = (*discards, *said)
-    return state, (*discards, *follows)
+            state, effects = contributions.refused(
+                rule, state, member, contribution, refusal, now_s
+            )
+            discards = (*discards, *effects)
+    return state, (*discards, *orders)
 
 
 def _open_again(
@@ -120,13 +122,13 @@ def _open_again(
     """
     moves = norms.forget(fragment.moves) if math.isfinite(norm) else fragment.moves
     inbox = (*items, *round_.trial, *fragment.inbox)
-    there = {c.id.life for c in inbox}
-    asked = fragment.asked.values()
+    inbox_lives = {c.id.life for c in inbox}
+    owing = fragment.asked.values()
     round_ = replace(
         round_,
         stage=Stage.OPEN,
         arrived=frozenset(c.id.life.island for c in items),
-        called=frozenset(life for life in round_.called if life in there or life in asked),
+        called=frozenset(life for life in round_.called if life in inbox_lives or life in owing),
         quorum_since_s=None,
         closed_s=None,
         items=(),

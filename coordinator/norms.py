@@ -79,21 +79,25 @@ def limit(norms: Norms, steps: int, others: Set[Island] = frozenset()) -> float:
             return math.inf
         ratio = steps / norms.former.steps
         return CHANGED_FACTOR * norms.former.norm * max(ratio, math.sqrt(ratio))
-    theirs = [sample for sample in known if sample.island in others]
-    apart = len(theirs) >= OTHERS_NEEDED
-    most, spread = -math.inf, math.inf
+    other_samples = [sample for sample in known if sample.island in others]
+    by_island = len(other_samples) >= OTHERS_NEEDED
+    highest, spread = -math.inf, math.inf
     for power in (1.0, 0.5):
-        samples = theirs if apart else known
-        logs = [math.log(norm) - power * math.log(over) for norm, over, _ in samples]
-        middle = statistics.median(logs)
-        if apart:
-            of_each: dict[Island | None, list[float]] = {}
-            for sample, value in zip(samples, logs, strict=True):
-                of_each.setdefault(sample.island, []).append(value)
-            middle = statistics.median(statistics.median(each) for each in of_each.values())
-        most = max(most, middle + power * math.log(steps))
-        spread = min(spread, statistics.median([abs(value - middle) for value in logs]))
-    return math.exp(most + max(math.log(OUTLIER_FACTOR), OUTLIER_SPREADS * spread))
+        samples = other_samples if by_island else known
+        logs = [
+            math.log(norm) - power * math.log(sample_steps) for norm, sample_steps, _ in samples
+        ]
+        median = statistics.median(logs)
+        if by_island:
+            logs_by_island: dict[Island | None, list[float]] = {}
+            for sample, logarithm in zip(samples, logs, strict=True):
+                logs_by_island.setdefault(sample.island, []).append(logarithm)
+            median = statistics.median(
+                statistics.median(island_logs) for island_logs in logs_by_island.values()
+            )
+        highest = max(highest, median + power * math.log(steps))
+        spread = min(spread, statistics.median([abs(logarithm - median) for logarithm in logs]))
+    return math.exp(highest + max(math.log(OUTLIER_FACTOR), OUTLIER_SPREADS * spread))
 
 
 def admit(norms: Norms, norm: float, steps: int, island: Island | None = None) -> Norms:
@@ -104,9 +108,11 @@ def admit(norms: Norms, norm: float, steps: int, island: Island | None = None) -
     recent = (*norms.recent, Sample(norm, steps, island))
     if len(recent) > KEPT:
         count = Counter(sample.island for sample in recent)
-        plenty = (i for i, each in enumerate(recent) if count[each.island] > KEPT_OF_EACH)
-        out = next(plenty, 0)
-        recent = (*recent[:out], *recent[out + 1 :])
+        removable = (
+            place for place, other in enumerate(recent) if count[other.island] > KEPT_OF_EACH
+        )
+        removed = next(removable, 0)
+        recent = (*recent[:removed], *recent[removed + 1 :])
     known = sum(sample.norm > 0 for sample in recent) >= NEEDED
     return Norms(recent, None if known else norms.former)
 

@@ -69,11 +69,11 @@ def _capped(shares: list[float], most: list[float]) -> list[float]:
 
     The sum of `most` must be at least one.
     """
-    held = set[int]()
-    while over := {i for i, each in enumerate(shares) if each > most[i] and i not in held}:
-        held |= over
-        free = sum(each for i, each in enumerate(shares) if i not in held)
-        left = 1.0 - sum(most[i] for i in held)
-        factor = left / free if free > 0 else 0.0
-        shares = [most[i] if i in held else each * factor for i, each in enumerate(shares)]
+    capped = set[int]()
+    while excessive := {i for i, share in enumerate(shares) if share > most[i] and i not in capped}:
+        capped |= excessive
+        free_sum = sum(share for i, share in enumerate(shares) if i not in capped)
+        rest = 1.0 - sum(most[i] for i in capped)
+        factor = rest / free_sum if free_sum > 0 else 0.0
+        shares = [most[i] if i in capped else share * factor for i, share in enumerate(shares)]
     return shares

@@ -66,11 +66,11 @@ def rate(rule: OuterRule, turn: Turn) -> float:
     if not rule.as_long:
         return rule.learning_rate
     mu = rule.momentum
-    ours, former = (1 + mu, mu * mu) if rule.nesterov else (1.0, mu)  # a step is ours d - former b
-    whole = ours * ours * turn.delta + former * former * turn.momentum
-    square = whole - 2 * ours * former * turn.both
-    if not CANCELLED * CANCELLED * whole < square < math.inf:
-        return rule.learning_rate / ours
+    alpha, beta = (1 + mu, mu * mu) if rule.nesterov else (1.0, mu)  # a step is alpha d - beta b
+    squares = alpha * alpha * turn.delta + beta * beta * turn.momentum
+    square = squares - 2 * alpha * beta * turn.both
+    if not CANCELLED * CANCELLED * squares < square < math.inf:
+        return rule.learning_rate / alpha
     return rule.learning_rate * math.sqrt(turn.delta / square)
 
 

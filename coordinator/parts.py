@@ -95,12 +95,12 @@ def misfit(parts: Sequence[Part], size: int) -> str | None:
     """Return why the parts do not match or their payloads cannot be joined; None if they can."""
     if (why := mismatch(parts, size)) is not None:
         return why
-    some = [part for part in parts if part.stop > part.start]
-    if len({type(part.payload) is WithMoments for part in some}) > 1:
+    filled = [part for part in parts if part.stop > part.start]
+    if len({type(part.payload) is WithMoments for part in filled}) > 1:
         return "parts of which some have moments beside them and some have none"
-    for payloads in _beside(some):
+    for payloads in _beside(filled):
         wires = set[Wire]()
-        for part, payload in zip(some, payloads, strict=True):
+        for part, payload in zip(filled, payloads, strict=True):
             try:
                 wires.add(wire_of(payload, part.stop - part.start))
             except CorruptPayload as error:
@@ -112,17 +112,17 @@ def misfit(parts: Sequence[Part], size: int) -> str | None:
 
 def joined(parts: Sequence[Part], size: int) -> Sent:
     """Join the payloads of parts that fit (`misfit`)."""
-    some = [part for part in parts if part.stop > part.start]
-    counts = [part.stop - part.start for part in some]
-    differences, *moments = (_joined(payloads, counts) for payloads in _beside(some))
+    filled = [part for part in parts if part.stop > part.start]
+    counts = [part.stop - part.start for part in filled]
+    differences, *moments = (_joined(payloads, counts) for payloads in _beside(filled))
     return WithMoments(differences, *moments) if moments else differences
 
 
 def _beside(parts: Sequence[Part]) -> list[list[Payload]]:
     """Return the deltas of all parts and, if they have some, their moments."""
     payloads = [split(part.payload) for part in parts]
-    moments = [each for _, each in payloads if each is not None]
-    return [[each for each, _ in payloads], *([moments] if moments else [])]
+    moments = [payload for _, payload in payloads if payload is not None]
+    return [[payload for payload, _ in payloads], *([moments] if moments else [])]
 
 
 def _joined(held: Sequence[Payload], sizes: Sequence[int]) -> Payload:
@@ -153,8 +153,8 @@ def _cut_out(payload: Payload, size: int, start: int, stop: int) -> Payload:
     if start == stop:  # a fragment of fewer blocks than there are devices
         return payload[:0].copy()
     blocks, first, last = blocks_of(size), start // BLOCK, blocks_of(stop)
-    each = payload.size // max(1, blocks) - 1
-    codes = payload[blocks + first * each : blocks + last * each]
+    block_bytes = payload.size // max(1, blocks) - 1
+    codes = payload[blocks + first * block_bytes : blocks + last * block_bytes]
     return _one([payload[first:last], codes])
 
 

@@ -42,26 +42,26 @@ def radial_recipes(
     `plain`: the recipe of the mean, for embeddings and for directions that cancel.
     """
     recipes = [plain for _ in pieces]
-    turning = [i for i, piece in enumerate(pieces) if not piece.embedding]
-    turned = {
+    places = [i for i, piece in enumerate(pieces) if not piece.embedding]
+    weights = {
         i: np.array([_turned(part.weight, part.norms[i], kappa) for part in parts], "f4")
-        for i in turning
+        for i in places
     }
     payloads, size = [part.payload for part in parts], sum(piece.size for piece in pieces)
 
     def square(tile: Tile, room: Room) -> float:
-        direction = weighted(payloads, turned[tile.piece], tile.start, tile.stop, size, room)
+        direction = weighted(payloads, weights[tile.piece], tile.start, tile.stop, size, room)
         return sum_of_squares(direction, room.lanes)
 
-    for i, length in zip(turning, lengths(pieces, turning, square, spread), strict=True):
+    for i, length in zip(places, lengths(pieces, places, square, spread), strict=True):
         radius = sum(part.weight * part.norms[i] for part in parts)
         if kappa == 1:
             if length >= CANCELLED:
-                recipes[i] = Recipe(turned[i], radius / length)
+                recipes[i] = Recipe(weights[i], radius / length)
             continue
-        together = sum(part.weight * part.norms[i] ** (1 - kappa) for part in parts)
-        if length > VANISHING and length >= CANCELLED * together:
-            recipes[i] = Recipe(turned[i], (radius * together / length) ** kappa)
+        scale = sum(part.weight * part.norms[i] ** (1 - kappa) for part in parts)
+        if length > VANISHING and length >= CANCELLED * scale:
+            recipes[i] = Recipe(weights[i], (radius * scale / length) ** kappa)
     return recipes
 
 
@@ -83,7 +83,7 @@ def lengths(
 
     jobs = list(jobs_of([piece.size for piece in pieces], which))
     squares = dict.fromkeys(which, 0.0)
-    for job, answers in zip(jobs, spread(work, jobs), strict=True):
-        for tile, answer in zip(job, answers, strict=True):
-            squares[tile.piece] += answer
+    for job, job_squares in zip(jobs, spread(work, jobs), strict=True):
+        for tile, tile_square in zip(job, job_squares, strict=True):
+            squares[tile.piece] += tile_square
     return [math.sqrt(squares[i]) for i in which]

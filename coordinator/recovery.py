@@ -44,8 +44,8 @@ def resume(rule: Rule, state: State, event: Resume) -> State:
         fragment = Fragment(p)
         state, _ = _without_round(state, fragment)
         kept = replace(state.fragments[p], version=version, away=False, void=0)
-        nobody = frozenset[Island]()
-        state = with_fragment(state, fragment, replace(kept, outliers=nobody, voters=nobody))
+        empty = frozenset[Island]()
+        state = with_fragment(state, fragment, replace(kept, outliers=empty, voters=empty))
     return replace(
         state,
         generation=event.generation,
@@ -63,10 +63,10 @@ def shard_lost(state: State, event: ShardLost) -> Step:
     discards: tuple[Discard, ...] = ()
     for p in event.fragments:
         if not state.fragments[p].away:
-            state, gone = _without_round(state, p)
+            state, contributions = _without_round(state, p)
             state = with_fragment(state, p, replace(state.fragments[p], away=True))
             why = "the shard that held it has died"
-            discards += tuple(Discard(each, Fate.LOST, why) for each in gone)
+            discards += tuple(Discard(c, Fate.LOST, why) for c in contributions)
     return state, discards
 
 
@@ -90,11 +90,11 @@ def _without_round(state: State, p: Fragment) -> tuple[State, tuple[Contribution
             accounts = ledger.unmerge(accounts, contribution)
         merges, participations = merges - 1, participations - len(fragment.participants)
     trial = () if round_ is None else round_.trial
-    gone = (*fragment.inbox, *items, *trial)
-    for contribution in gone:
+    contributions = (*fragment.inbox, *items, *trial)
+    for contribution in contributions:
         accounts = ledger.forget(accounts, contribution)
     state = replace(state, ledger=accounts, merges=merges, participations=participations)
-    left = FragmentState(
+    remains = FragmentState(
         version=fragment.version,
         due=fragment.due or round_ is not None,
         norms=fragment.norms,
@@ -106,4 +106,4 @@ def _without_round(state: State, p: Fragment) -> tuple[State, tuple[Contribution
         away=fragment.away,
         void=fragment.void + (round_ is not None and round_.stage is not Stage.OPEN),
     )
-    return with_fragment(state, p, left), gone
+    return with_fragment(state, p, remains), contributions

@@ -32,26 +32,28 @@ class Roster(Mapping[Island, Member]):
 
     def __init__(self, members: Mapping[Island, Member] | None = None) -> None:
         self._by_island: dict[Island, Member] = dict(members or {})
-        everyone = [*self._by_island.values()]
-        self.clocks: tuple[int, ...] = _sorted([_clock(m) for m in everyone])
-        self.doubted: tuple[int, ...] = _sorted([_doubted(m) for m in everyone])
-        self.steps_s: tuple[float, ...] = _sorted([_step_s(m) for m in everyone])
-        self.silences_s: tuple[float, ...] = _sorted([silent_at_s(m) for m in everyone])
+        all_members = [*self._by_island.values()]
+        self.clocks: tuple[int, ...] = _sorted([_clock(member) for member in all_members])
+        self.doubted: tuple[int, ...] = _sorted([_doubted(member) for member in all_members])
+        self.steps_s: tuple[float, ...] = _sorted([_step_s(member) for member in all_members])
+        self.silences_s: tuple[float, ...] = _sorted(
+            [silent_at_s(member) for member in all_members]
+        )
         self.living: frozenset[Life] = frozenset(
-            m.life for m in everyone if m.status is Status.LIVE
+            member.life for member in all_members if member.status is Status.LIVE
         )
 
     def put(self, member: Member) -> Roster:
         """Return a roster with this member in place of the one of its island."""
         island = member.life.island
-        before = self._by_island.get(island)
+        former = self._by_island.get(island)
         new = object.__new__(Roster)
         new._by_island = {**self._by_island, island: member}
-        new.clocks = _moved(self.clocks, _clock(before), _clock(member))
-        new.doubted = _moved(self.doubted, _doubted(before), _doubted(member))
-        new.steps_s = _moved(self.steps_s, _step_s(before), _step_s(member))
-        new.silences_s = _moved(self.silences_s, silent_at_s(before), silent_at_s(member))
-        new.living = _replaced(self.living, _life(before), _life(member))
+        new.clocks = _moved(self.clocks, _clock(former), _clock(member))
+        new.doubted = _moved(self.doubted, _doubted(former), _doubted(member))
+        new.steps_s = _moved(self.steps_s, _step_s(former), _step_s(member))
+        new.silences_s = _moved(self.silences_s, silent_at_s(former), silent_at_s(member))
+        new.living = _replaced(self.living, _life(former), _life(member))
         return new
 
     def __getitem__(self, island: Island) -> Member:
@@ -118,11 +120,11 @@ def _step_s(member: Member | None) -> float | None:
     return member.step_s
 
 
-def _replaced(lives: frozenset[Life], out: Life | None, into: Life | None) -> frozenset[Life]:
+def _replaced(lives: frozenset[Life], removed: Life | None, added: Life | None) -> frozenset[Life]:
     """Return the set with one life replaced; the identical object if nothing changes."""
-    if out == into:
+    if removed == added:
         return lives
-    return lives.difference([out]).union([] if into is None else [into])
+    return lives.difference([removed]).union([] if added is None else [added])
 
 
 def _sorted(numbers: list[Number | None]) -> tuple[Number, ...]:
@@ -130,14 +132,14 @@ def _sorted(numbers: list[Number | None]) -> tuple[Number, ...]:
 
 
 def _moved(
-    ordered: tuple[Number, ...], out: Number | None, into: Number | None
+    ordered: tuple[Number, ...], removed: Number | None, added: Number | None
 ) -> tuple[Number, ...]:
     """Return the tuple with one number less and one more, still in order."""
-    if out == into:
+    if removed == added:
         return ordered
     moved = [*ordered]
-    if out is not None:
-        del moved[bisect_left(moved, out)]
-    if into is not None:
-        insort(moved, into)
+    if removed is not None:
+        del moved[bisect_left(moved, removed)]
+    if added is not None:
+        insort(moved, added)
     return tuple(moved)

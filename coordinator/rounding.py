@@ -38,10 +38,10 @@ def choose_scales(exponents: U8, bits: U32, down: int, up: np.uint32) -> None:
             if magnitude > largest:
                 largest = magnitude
         exponent = np.int64(largest >> MANTISSA_BITS)
-        some = NOTHING <= exponent < NOT_FINITE
-        if some:
+        scaled = NOTHING <= exponent < NOT_FINITE
+        if scaled:
             exponent = min(np.int64((largest + up) >> MANTISSA_BITS), NOT_FINITE - 1)
-        exponents[block] = exponent - down if some else (NOT_FINITE if exponent > NOTHING else 0)
+        exponents[block] = exponent - down if scaled else (NOT_FINITE if exponent > NOTHING else 0)
 
 
 @compiled

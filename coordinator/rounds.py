@@ -87,8 +87,8 @@ def _end(state: State, why: str, now_s: float) -> State:
     A fragment with a round under way has its last round after that one. Nothing else becomes due
     from here on.
     """
-    due = tuple(replace(fragment, due=True) for fragment in state.fragments)
-    ending = replace(state, fragments=due, phase=Phase.STOPPING, why=why, ending_s=now_s)
+    fragments = tuple(replace(fragment, due=True) for fragment in state.fragments)
+    ending = replace(state, fragments=fragments, phase=Phase.STOPPING, why=why, ending_s=now_s)
     return open_due(ending, now_s)
 
 
@@ -102,14 +102,14 @@ def goes_on(rule: Rule, before: State, state: State, p: Fragment, now_s: float) 
     fragment = state.fragments[p]
     if (round_ := fragment.round) is None:
         return False
-    same = (
+    unchanged = (
         fragment is before.fragments[p]
         and state.members.living is before.members.living
         and state.phase is before.phase
     )
     if round_.last:
-        same = same and state.members is before.members  # a draining one may have left
-    return same and now_s < deadline_s(rule, state, round_)
+        unchanged = unchanged and state.members is before.members  # a draining one may have left
+    return unchanged and now_s < deadline_s(rule, state, round_)
 
 
 def further(rule: Rule, state: State, p: Fragment, now_s: float) -> Step:
@@ -117,8 +117,8 @@ def further(rule: Rule, state: State, p: Fragment, now_s: float) -> Step:
     if not is_open(state.fragments[p]):
         return state, ()
     state, asks = _ask(state, p)
-    state, closed = _decide(rule, state, p, now_s)
-    return state, (*asks, *closed)
+    state, decisions = _decide(rule, state, p, now_s)
+    return state, (*asks, *decisions)
 
 
 def _ask(state: State, p: Fragment) -> Step:
@@ -129,13 +129,13 @@ def _ask(state: State, p: Fragment) -> Step:
     if state.members.living <= round_.called:
         return state, ()
     lives = state.members.living - round_.called
-    called, asked = round_.called.union(lives), dict(fragment.asked)
+    called, requests = round_.called.union(lives), dict(fragment.asked)
     asks: tuple[Effect, ...] = ()
     for life in sorted(lives):
-        if life.island not in asked:
-            asked[life.island] = life
+        if life.island not in requests:
+            requests[life.island] = life
             asks = (*asks, Ask(life, p, round_.last))
-    fragment = replace(fragment, asked=asked, round=replace(round_, called=called))
+    fragment = replace(fragment, asked=requests, round=replace(round_, called=called))
     return with_fragment(state, p, fragment), asks
 
 
@@ -154,8 +154,8 @@ def notice_quorums(rule: Rule, state: State, now_s: float) -> State:
             and len(_in_hand(rule, state, fragment, round_)) >= rule.min_quorum
         ):
             pace = state.pace if round_.last else state.pace.saw_quorum(now_s - round_.opened_s)
-            since = replace(fragment, round=replace(round_, quorum_since_s=now_s))
-            state = with_fragment(replace(state, pace=pace), Fragment(p), since)
+            with_quorum = replace(fragment, round=replace(round_, quorum_since_s=now_s))
+            state = with_fragment(replace(state, pace=pace), Fragment(p), with_quorum)
     return state
 
 

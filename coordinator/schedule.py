@@ -35,16 +35,16 @@ class Schedule:
 
     def passed(self, fragment: Fragment, *, t: int) -> int:
         """Return how many due points of the fragment lie in (0, t]."""
-        counted, start = 0, 0
+        count, start = 0, 0
         for upto, every in self.before:
             stop = min(t, upto)
             if stop > start:
-                counted += self._upto(every, fragment, stop) - self._upto(every, fragment, start)
+                count += self._upto(every, fragment, stop) - self._upto(every, fragment, start)
             start = upto
         if t > start:
-            counted += self._upto(self.every, fragment, t)
-            counted -= self._upto(self.every, fragment, start)
-        return counted
+            count += self._upto(self.every, fragment, t)
+            count -= self._upto(self.every, fragment, start)
+        return count
 
     def _upto(self, every: int, fragment: Fragment, t: int) -> int:
         """Return how many due points lie in [0, t] if H never changes."""
@@ -63,8 +63,8 @@ class Schedule:
         longest = self.longest
         for upto, _ in self.before:
             for p in map(Fragment, range(self.fragments)):
-                near = self._points(p, upto - longest, upto + longest)
-                gaps += [b - a for a, b in pairwise(near)]
+                points = self._points(p, upto - longest, upto + longest)
+                gaps += [b - a for a, b in pairwise(points)]
         return min(gaps)
 
     def _points(self, fragment: Fragment, after: int, upto: int) -> Iterator[int]:

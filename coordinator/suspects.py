@@ -43,16 +43,16 @@ def judge(
     - their data are of several regions
     - the rest would be under the quorum
     """
-    participants, tried = cosines_of(items, trial, event)
+    participants, trial_cosines = cosines_of(items, trial, event)
     aligned = alignments_of(items, event)
-    found = against(participants, tried, event.measured)
-    if rule.bounded and not found and len(_trusted(state)) < LIVE:
+    verdicts = against(participants, trial_cosines, event.measured)
+    if rule.bounded and not verdicts and len(_trusted(state)) < LIVE:
         merged = frozenset(c.id.life.island for c in items)
-        found = apart(merged, participants, tried, aligned, event.measured)
-    pointing = zip((*items, *trial), event.cosines, strict=False)
-    lives = {c.id.life.island: c.id.life for c, cosine in pointing if cosine is not None}
+        verdicts = apart(merged, participants, trial_cosines, aligned, event.measured)
+    pairs = zip((*items, *trial), event.cosines, strict=False)
+    lives = {c.id.life.island: c.id.life for c, cosine in pairs if cosine is not None}
     effects: tuple[Effect, ...] = ()
-    for island, low in found.items():
+    for island, low in verdicts.items():
         if (member := speaking(state.members, lives[island])) is None:
             continue
         if member.trial:
@@ -68,8 +68,8 @@ def judge(
             effects = (*effects, void)
     for contribution in trial:
         state = replace(state, ledger=ledger.drop(state.ledger, contribution, Fate.GATE))
-        left = state.members[contribution.id.life.island].trial
-        why = f"on trial: measured, not merged; {left} more that do not point against the others"
+        rest = state.members[contribution.id.life.island].trial
+        why = f"on trial: measured, not merged; {rest} more that do not point against the others"
         effects = (*effects, Discard(contribution, Fate.GATE, why, Cause.TRIAL))
     return state, effects
 
@@ -81,10 +81,10 @@ def cosines_of(
 
     Islands without a cosine are left out.
     """
-    merged, tried = event.cosines[: len(items)], event.cosines[len(items) :]
+    merged, on_trial = event.cosines[: len(items)], event.cosines[len(items) :]
     return (
         {c.id.life.island: x for c, x in zip(items, merged, strict=False) if x is not None},
-        {c.id.life.island: x for c, x in zip(trial, tried, strict=False) if x is not None},
+        {c.id.life.island: x for c, x in zip(trial, on_trial, strict=False) if x is not None},
     )
 
 
@@ -116,8 +116,8 @@ def _quarantine(rule: Rule, state: State, member: Member, why: str) -> tuple[Sta
     for p, fragment in enumerate(state.fragments):
         round_ = fragment.round
         if round_ is not None and round_.stage is Stage.OPEN and island in round_.arrived:
-            arrived = round_.arrived - {island}
-            since_s = round_.quorum_since_s if len(arrived) >= rule.min_quorum else None
-            round_ = replace(round_, arrived=arrived, quorum_since_s=since_s)
+            arrivals = round_.arrived - {island}
+            since_s = round_.quorum_since_s if len(arrivals) >= rule.min_quorum else None
+            round_ = replace(round_, arrived=arrivals, quorum_since_s=since_s)
             state = with_fragment(state, Fragment(p), replace(fragment, round=round_))
     return state, Void(member.life, f"quarantined: {why}", distrusted=True)

@@ -92,8 +92,8 @@ class FragmentPort:
 
     def lowered(self, leaves: Sequence[Any], p: Fragment, flat: Any) -> tuple[Any, Any]:
         """Lower `take` and `put` without compiling, for parameters and a fragment like these."""
-        mine = [leaves[i] for i in self._touched[p]]
-        return self._takes[p].lower(mine), self._puts[p].lower(mine, flat, flat)
+        touched = [leaves[i] for i in self._touched[p]]
+        return self._takes[p].lower(touched), self._puts[p].lower(touched, flat, flat)
 
     def take(self, params: Params, p: Fragment) -> jax.Array:
         """Return a fresh copy of the fragment after the steps dispatched so far."""

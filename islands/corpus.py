@@ -72,8 +72,8 @@ class Corpus:
         epochs, places = np.divmod(positions, self.windows)
         index = np.empty_like(positions)
         for epoch in np.unique(epochs):
-            inside, order = epochs == epoch, (seed, TRAIN, int(epoch))
-            index[inside] = permuted(places[inside], self.windows, order)
+            in_epoch, order = epochs == epoch, (seed, TRAIN, int(epoch))
+            index[in_epoch] = permuted(places[in_epoch], self.windows, order)
         return index
 
     def cut(self, numbers: NDArray[np.int64]) -> Windows:
@@ -164,18 +164,18 @@ class Stream:
         if (left := self.remaining) < self.batch_size:
             raise Starved(f"{self.batch_size} windows wanted, {left} left: add a lease")
         numbers: list[NDArray[np.int64]] = []
-        missing = self.batch_size
-        while missing:
+        pending = self.batch_size
+        while pending:
             lease = self._leases[0]
             if lease.start == self._length:  # kept until now, for the cursor
                 self._leases.popleft()
                 continue
-            taken = min(missing, self._length - lease.start)
-            found = self._numbers(lease)[:taken]
-            taken = len(found)
-            numbers.append(found)
+            taken = min(pending, self._length - lease.start)
+            windows = self._numbers(lease)[:taken]
+            taken = len(windows)
+            numbers.append(windows)
             self._leases[0] = replace(lease, start=lease.start + taken)
-            missing -= taken
+            pending -= taken
         return self._read(np.concatenate(numbers))
 
     def _read(self, numbers: NDArray[np.int64]) -> Windows:

@@ -62,9 +62,9 @@ def read_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus:
 
 def _one_text(path: Path, data: DataSpec) -> tuple[Tokens, Tokens]:
     """Return both parts of a single text, mapped where it is."""
-    whole = token_files.mapped(path, np.dtype(np.uint8))
-    cut = round((1 - data.heldout_percent / 100) * len(whole))
-    return whole[:cut], whole[cut:]
+    tokens = token_files.mapped(path, np.dtype(np.uint8))
+    cut = round((1 - data.heldout_percent / 100) * len(tokens))
+    return tokens[:cut], tokens[cut:]
 
 
 def _tokens(
@@ -133,18 +133,18 @@ def _impossible(data: DataSpec, vocabulary: int) -> list[str]:
             "give token ids (data.tokens = true) or take a task for bytes",
         ),
     ]
-    return [problem for kept, problem in rules if not kept]
+    return [problem for is_kept, problem in rules if not is_kept]
 
 
 def _too_small(corpus: Corpus) -> list[str]:
     window, needed = corpus.spec.window, corpus.spec.lease_windows
-    found = corpus.windows, windows_in(corpus.heldout, window)
+    counts = corpus.windows, windows_in(corpus.heldout, window)
     return [
         f"data.source = {corpus.spec.source!r} is too small: {count} {use} windows of {window} "
-        f"tokens, {least} needed: give more text, or lower {what}"
-        for count, least, use, what in (
-            (found[0], needed, "training", "data.window or data.lease_windows"),
-            (found[1], 1, "held-out", "data.window, or raise data.heldout_percent"),
+        f"tokens, {least} needed: give more text, or lower {remedy}"
+        for count, least, use, remedy in (
+            (counts[0], needed, "training", "data.window or data.lease_windows"),
+            (counts[1], 1, "held-out", "data.window, or raise data.heldout_percent"),
         )
         if count < least
     ]

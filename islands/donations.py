@@ -52,9 +52,11 @@ class Donations:
     def copied(self, life: Life) -> tuple[int, float]:
         """Return how many leaves of moments this life has copied, and its seconds per step."""
         with self._lock:
-            state, asked = self._state(), self._asked
+            state, donation = self._state(), self._asked
             step_s = 0.0 if state is None else state.step_s
-            return len(asked.leaves) if self._is_lived(life) and asked is not None else 0, step_s
+            return (
+                len(donation.leaves) if self._is_lived(life) and donation is not None else 0
+            ), step_s
 
     def asked(self) -> tuple[Donation, float] | None:
         """Return the requested donation and the seconds per step; None if there is none."""

@@ -178,23 +178,23 @@ def _scales(bits: jax.Array, down: int, up: np.uint32) -> jax.Array:
     """Return [n] exponents; see `rounding.choose_scales`."""
     largest = jnp.max(bits & MAGNITUDE, axis=1)
     exponent = (largest >> MANTISSA_BITS).astype(jnp.int32)
-    some = (exponent >= NOTHING) & (exponent < NOT_FINITE)
+    scaled = (exponent >= NOTHING) & (exponent < NOT_FINITE)
     raised = ((largest + up) >> MANTISSA_BITS).astype(jnp.int32)
     scale = jnp.minimum(raised, NOT_FINITE - 1) - down
-    return jnp.where(some, scale, jnp.where(exponent > NOTHING, NOT_FINITE, 0))
+    return jnp.where(scaled, scale, jnp.where(exponent > NOTHING, NOT_FINITE, 0))
 
 
 def _mean_scales(bits: jax.Array) -> jax.Array:
     """Return [n] exponents; see `rounding.lower_to_mean`."""
     magnitude, largest = bits & MAGNITUDE, _scales(bits, 0, np.uint32(0))
-    own = (magnitude >> MANTISSA_BITS).astype(jnp.int32)
-    down = jnp.minimum(largest[:, None] - own, 31).astype(jnp.uint32)
+    exponent = (magnitude >> MANTISSA_BITS).astype(jnp.int32)
+    down = jnp.minimum(largest[:, None] - exponent, 31).astype(jnp.uint32)
     total = jnp.sum(((magnitude & FRACTION) | IMPLIED) >> down, axis=1, dtype=jnp.uint32)
     total += (total >> np.uint32(1)) + (total >> np.uint32(2))
     powers = np.uint32(1) << np.arange(24, 30, dtype=np.uint32)
     scale = largest - 5 + jnp.sum(total[:, None] >= powers, axis=1, dtype=jnp.int32)
-    some = (largest > 0) & (largest < NOT_FINITE)
-    return jnp.where(some, jnp.minimum(scale, NOT_FINITE - 1), largest)
+    scaled = (largest > 0) & (largest < NOT_FINITE)
+    return jnp.where(scaled, jnp.minimum(scale, NOT_FINITE - 1), largest)
 
 
 def _powers(bits: jax.Array, exponents: jax.Array) -> jax.Array:
@@ -210,9 +210,9 @@ def _powers(bits: jax.Array, exponents: jax.Array) -> jax.Array:
 
 def _levels(bits: jax.Array, exponents: jax.Array) -> jax.Array:
     """Return [n, BLOCK] codes; see `rounding.write_int2`."""
-    own = ((bits & MAGNITUDE) >> MANTISSA_BITS).astype(jnp.int32)
-    far = (own >= exponents[:, None]).astype(jnp.int32)
-    return jnp.where(bits >> np.uint32(31) == 1, 1 - far, 2 + far)
+    exponent = ((bits & MAGNITUDE) >> MANTISSA_BITS).astype(jnp.int32)
+    is_far = (exponent >= exponents[:, None]).astype(jnp.int32)
+    return jnp.where(bits >> np.uint32(31) == 1, 1 - is_far, 2 + is_far)
 
 
 Where: TypeAlias = Literal["host", "device"]

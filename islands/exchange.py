@@ -140,9 +140,9 @@ class Uplink:
         rounding, size = self._roundings[fragment], basis.public.size
         with rounding.lock:
             taken, rounding.ready = rounding.ready, None
-            payload, left = self._encoder(cut.flat, origin, taken, spoil, size)
-            if left is not None:
-                rounding.sent[contribution] = (taken, left)
+            payload, own_error = self._encoder(cut.flat, origin, taken, spoil, size)
+            if own_error is not None:
+                rounding.sent[contribution] = (taken, own_error)
         facts = HandIn(
             contribution, track.base, since_step, word.tokens, self._fingerprint, word.progress
         )
@@ -179,10 +179,10 @@ class Uplink:
         with rounding.lock:
             if (errors := rounding.sent.pop(contribution, None)) is None:
                 return
-            taken, left = errors
-            back = left if merged else taken
-            if back is not None:
-                rounding.ready = back if rounding.ready is None else rounding.ready + back
+            taken, own_error = errors
+            residual = own_error if merged else taken
+            if residual is not None:
+                rounding.ready = residual if rounding.ready is None else rounding.ready + residual
 
 
 class Downlink:
@@ -221,23 +221,23 @@ class Downlink:
             version, flat = self._public[fragment]
             if publication.version <= version:
                 return None
-            found: Missed | None = []
+            missed: Missed | None = []
             upto = publication.version if payload is None else publication.previous
             if upto != version:
-                found = self._missed(fragment, version, upto)
-            match found:
+                missed = self._missed(fragment, version, upto)
+            match missed:
                 case None:
                     return None
                 case list() as differences:
                     moments: Payload | None = None
-                    for each in differences if payload is None else (*differences, payload):
-                        difference, moments = split(each)
+                    for sent in differences if payload is None else (*differences, payload):
+                        difference, moments = split(sent)
                         flat = flat + decode(difference, flat.size)
                     newest = (publication.version, flat)
                     if moments is not None:
                         self._means[fragment] = publication.version, moments
-                case whole:
-                    newest = whole
+                case replacement:
+                    newest = replacement
             self._public[fragment] = newest
             return newest
 
@@ -247,6 +247,6 @@ class Downlink:
         It is None if none came, or a newer version has come.
         """
         with self._locks[p]:
-            came, moments = self._means.pop(p, (None, None))
+            mean_version, moments = self._means.pop(p, (None, None))
             size = self._public[p][1].size
-        return decode(moments, size) if moments is not None and came == version else None
+        return decode(moments, size) if moments is not None and mean_version == version else None

@@ -129,9 +129,9 @@ class Inner:
 
         Errors: `ValueError` if they are of another shape or type, or not finite.
         """
-        mine, structure = jax.tree.flatten(self._like.opt_state)
+        leaves, structure = jax.tree.flatten(self._like.opt_state)
         sizes = [share.stop - share.start for share in self.shares]
-        wanted = [((size,), x.dtype) for size, x in zip(sizes, mine, strict=True)]
+        wanted = [((size,), x.dtype) for size, x in zip(sizes, leaves, strict=True)]
         if [(x.shape, x.dtype) for x in given] != wanted:
             raise ValueError("moments of another model or optimizer")
         if not all(np.isfinite(leaf).all() for leaf in given):

@@ -135,8 +135,8 @@ class Learner:
 
     def _join(self) -> Granted | None:
         """Ask for a life, with the syncer's back-off; None once this learner must leave."""
-        mine = self._settings
-        join = Join(mine.island, mine.group, self._layout.fingerprint, mine.region)
+        settings = self._settings
+        join = Join(settings.island, settings.group, self._layout.fingerprint, settings.region)
         while self._mail.history.staying:
             match self._link.join(join):
                 case Granted() as granted:
@@ -165,9 +165,9 @@ class Learner:
         if (ends := self._mail.ends(life)) is None:
             return None
         held = known.held if ends.uplink.hear(fragment, known) else None
-        if (asked := self._mail.asks(life, fragment, held)) is None:
+        if (future := self._mail.asks(life, fragment, held)) is None:
             return None
-        snapshot = asked.result()
+        snapshot = future.result()
         return None if snapshot is None else ends.uplink.encode(fragment, snapshot, self.spoil)
 
     def moments(self, life: Life) -> Donation | None:

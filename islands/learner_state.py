@@ -69,8 +69,8 @@ def happen(state: LearnerState, happening: Happening) -> Outcome:
             news = state.news if p in state.news else (*state.news, p)
             newest = {**state.newest, p: version}
             return _at_once(replace(state, news=news, newest=newest))
-        case Settled(said):
-            return settled(state, said), ()
+        case Settled(contributions):
+            return settled(state, contributions), ()
         case Parked():
             return _at_once(replace(state, stepping=False))
         case LetGo():
@@ -94,8 +94,8 @@ def happen(state: LearnerState, happening: Happening) -> Outcome:
         case Heard(answer):
             return _heard(state, answer)
         case Unheard():
-            said = state.saying + state.said  # the messages are idempotent
-            return replace(state, said=said, saying=(), flight=False, quiet=True), ()
+            messages = state.saying + state.said  # the messages are idempotent
+            return replace(state, said=messages, saying=(), flight=False, quiet=True), ()
         case Beat():
             return (state, ()) if state.flight else _say(state)
         case _:
@@ -110,8 +110,8 @@ def is_news(state: LearnerState, p: Fragment, version: Version) -> bool:
 def _follow(state: LearnerState, *parts: Part) -> Outcome:
     words: Words = ()
     for part in parts:
-        state, more = part(state)
-        words += more
+        state, part_words = part(state)
+        words += part_words
     return state, words
 
 
@@ -123,22 +123,22 @@ def _at_once(state: LearnerState) -> Outcome:
 
 
 def _stepped(state: LearnerState, tokens: int, cursor: Lease, ahead_windows: int) -> Outcome:
-    before = state.progress
-    progress = Progress(before.steps + 1, before.tokens + tokens, cursor)
+    former = state.progress
+    progress = Progress(former.steps + 1, former.tokens + tokens, cursor)
     state = replace(state, progress=progress, ahead_windows=ahead_windows, busy=False)
     state, words = keep_due(state)
     tracks = state.tracks
-    state, served = serve(state)
+    state, serve_words = serve(state)
     if state.terms.in_flight and state.stepping:
-        late = tuple((p, base) for p, base, at in state.flying if at <= state.clock)
-        state = replace(state, awaiting=late)
+        overdue = tuple((p, base) for p, base, due_step in state.flying if due_step <= state.clock)
+        state = replace(state, awaiting=overdue)
     elif state.terms.overlap == 0 and state.stepping:
-        due = [(p, tracks[p].base) for p in due_fragments(state)]
+        due_bases = [(p, tracks[p].base) for p in due_fragments(state)]
         # Do not wait for a version that came late and was adopted just now: it may have overwritten
         # the steps to merge, and then no learner would ever get a newer one.
-        awaiting = tuple((p, base) for p, base in due if state.tracks[p].base == base)
+        awaiting = tuple((p, base) for p, base in due_bases if state.tracks[p].base == base)
         state = replace(state, awaiting=awaiting)
-    return state, (*words, *served)
+    return state, (*words, *serve_words)
 
 
 def _go_on(state: LearnerState) -> Outcome:
@@ -183,11 +183,11 @@ def _talk(state: LearnerState) -> Outcome:
 
 
 def _say(state: LearnerState) -> Outcome:
-    said, report = state.said, Report(state.life, state.progress, state.step_s)
+    messages, report = state.said, Report(state.life, state.progress, state.step_s)
     state = replace(
-        state, said=(), saying=said, wants=state.hungry, spoke=False, flight=True, quiet=False
+        state, said=(), saying=messages, wants=state.hungry, spoke=False, flight=True, quiet=False
     )
-    return state, (Say(report, said),)
+    return state, (Say(report, messages),)
 
 
 def _hungry(state: LearnerState) -> LearnerState:
@@ -214,17 +214,17 @@ def _heard(state: LearnerState, answer: Answer | LeaseGranted | Void) -> Outcome
             )
             if state.wants:
                 state = replace(state, wants=False)
-                more: Outcome = state, (Want(LeaseWanted(state.life)),)
+                outcome: Outcome = state, (Want(LeaseWanted(state.life)),)
             else:
-                more = _talk(replace(state, flight=False))
+                outcome = _talk(replace(state, flight=False))
         case LeaseGranted(_, lease):
             state, words = _talk(replace(state, hungry=False, fetching=True, flight=False))
-            more = state, (Take(lease), *words)
-    state, words = more
+            outcome = state, (Take(lease), *words)
+    state, words = outcome
     if state.busy:
         return state, words
-    state, served = _follow(state, serve, _talk, _go_on)
-    return state, (*words, *served)
+    state, serve_words = _follow(state, serve, _talk, _go_on)
+    return state, (*words, *serve_words)
 
 
 def _ceased(state: LearnerState, over: Void) -> LearnerState:

@@ -75,9 +75,9 @@ class LifeSetup:
         `life_start` says. `distrusted`: whether the syncer distrusts the life before.
         """
         fragments = [Fragment(p) for p in range(len(self._layout.fragments))]
-        if (whole := self._link.whole(fragments)) is None:
+        if (newest := self._link.whole(fragments)) is None:
             return None
-        public = dict(zip(fragments, whole, strict=True))
+        public = dict(zip(fragments, newest, strict=True))
         moments = self._trainer.moments()
         start = life_start(
             Remains(moments=moments is not None, distrusted=distrusted),
@@ -145,8 +145,8 @@ class LifeSetup:
         uplink = Uplink(
             granted.life, self._encoder, self._layout, settings.anchor, self._moments_encoder
         )
-        came = partial(self._came, granted.life, downlink)
-        ends = Ends(uplink, Following(downlink, came, self._mail.history.fail))
+        on_arrival = partial(self._came, granted.life, downlink)
+        ends = Ends(uplink, Following(downlink, on_arrival, self._mail.history.fail))
         self._mail.begin(state, ends, Ready(stream.remaining))
 
     def _ask_shards(self, fragments: Sequence[Fragment]) -> dict[Fragment, Flat] | None:

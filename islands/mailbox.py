@@ -149,11 +149,11 @@ class Mailbox:
         with self._lock:
             if not self._is_lived(life):
                 return None
-            first = not self._queues.is_asked(p)
-            asked = self._queues.ask(p)
-            if first:
+            is_first = not self._queues.is_asked(p)
+            future = self._queues.ask(p)
+            if is_first:
                 self.happens(Asked(p, held))
-            return asked
+            return future
 
     def answer(self, handing: Handing, snapshot: FragmentSnapshot | None) -> None:
         """Give the snapshot to the callers that asked for it."""

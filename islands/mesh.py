@@ -124,13 +124,13 @@ class Devices:
 
         A leaf is sharded as the parameter whose path its own ends in; other leaves are replicated.
         """
-        known = [
+        parameters = [
             (tuple(keys), tuple(leaf.shape), where)
             for (keys, leaf), where in zip(self._paths[0], self.leaves, strict=True)
         ]
 
         def of(keys: Any, leaf: Any) -> NamedSharding:
-            for path, shape, where in known:
+            for path, shape, where in parameters:
                 if tuple(leaf.shape) == shape and tuple(keys)[len(keys) - len(path) :] == path:
                     return where
             return self.everywhere
@@ -157,10 +157,10 @@ class Devices:
 
     def rows(self, windows: int) -> NDArray[np.bool_]:
         """Return which windows of a batch lie on this host's devices."""
-        mine = np.zeros(windows, np.bool_)
+        is_own = np.zeros(windows, np.bool_)
         for index in self.batch.addressable_devices_indices_map((windows,)).values():
-            mine[index] = True
-        return mine
+            is_own[index] = True
+        return is_own
 
     def split(self, batch: Batch) -> Batch:
         """Place a batch; this host puts its own rows on its own devices."""
@@ -184,23 +184,25 @@ class Devices:
     @cached_property
     def _mine(self) -> tuple[int, int]:
         """The number of this host's first device in the mesh, and how many devices it has."""
-        me = jax.process_index()
-        mine = [i for i, each in enumerate(self.mesh.devices.flat) if each.process_index == me]
-        return mine[0], len(mine)
+        process = jax.process_index()
+        numbers = [
+            i for i, device in enumerate(self.mesh.devices.flat) if device.process_index == process
+        ]
+        return numbers[0], len(numbers)
 
     def place_flat(self, own: Flat, size: int) -> jax.Array:
         """Place a fragment of this size, of which `own` is this host's range; a copy."""
-        padded, mine = self.padded(size), self.own(size)
+        padded, own_range = self.padded(size), self.own(size)
         if not self.several:
             return jax.device_put(jax.numpy.array(own), self.flat)
 
         def cut(index: tuple[slice, ...] | None) -> Flat:
             assert index is not None
             start, stop, _ = index[0].indices(padded)
-            found = np.zeros(stop - start, np.float32)
-            inside = own[start - mine.start : max(0, stop - mine.start)]
-            found[: inside.size] = inside
-            return found
+            block = np.zeros(stop - start, np.float32)
+            elements = own[start - own_range.start : max(0, stop - own_range.start)]
+            block[: elements.size] = elements
+            return block
 
         return jax.make_array_from_callback((padded,), self.flat, cut)
 

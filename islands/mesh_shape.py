@@ -47,14 +47,14 @@ class MeshShape:
         sizes = astuple(self)
         known = math.prod(size for size in sizes if size != REST)
         rest, left = divmod(devices, known)
-        whole = [rest if size == REST else size for size in sizes]
-        if left or math.prod(whole) != devices:
+        filled = [rest if size == REST else size for size in sizes]
+        if left or math.prod(filled) != devices:
             raise UserMistake(
                 f"mesh = {self} is of {'a multiple of ' if REST in sizes else ''}{known} devices, "
                 f"and the island has {devices}; give sizes whose product is {devices}, or leave "
                 "one at -1, the rest"
             )
-        return MeshShape(*whole)
+        return MeshShape(*filled)
 
 
 def misfits(task: Task, mesh: MeshShape) -> list[str]:

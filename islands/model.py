@@ -191,9 +191,9 @@ def _plan(spec: ModelSpec) -> Mapping[str, _Made]:
     inwards, residual = 1 / math.sqrt(width), 1 / math.sqrt(2 * layers)
     square, wide = (layers, width, width), (layers, width, hidden)
     outputs, inputs = PartitionSpec(None, OPEN, "tensor"), PartitionSpec(None, "tensor", OPEN)
-    gains, whole = PartitionSpec(None, None), PartitionSpec(OPEN, OPEN)
+    gains, tables = PartitionSpec(None, None), PartitionSpec(OPEN, OPEN)
     return {
-        "embedding": _Made((spec.vocabulary, width), 1.0, whole),
+        "embedding": _Made((spec.vocabulary, width), 1.0, tables),
         "blocks/attention/norm": _Made((layers, width), 0.0, gains),
         "blocks/attention/query": _Made(square, inwards, outputs),
         "blocks/attention/key": _Made(square, inwards, outputs),
@@ -204,7 +204,7 @@ def _plan(spec: ModelSpec) -> Mapping[str, _Made]:
         "blocks/mlp/up": _Made(wide, inwards, outputs),
         "blocks/mlp/down": _Made((layers, hidden, width), residual / math.sqrt(hidden), inputs),
         "norm": _Made((width,), 0.0, PartitionSpec(None)),
-        "head": _Made((width, spec.vocabulary), 0.0, whole),
+        "head": _Made((width, spec.vocabulary), 0.0, tables),
     }
 
 

@@ -151,8 +151,8 @@ class MomentsPort:
 
         def with_moments(number: int, part: Any) -> Any:
             leaves, structure = jax.tree.flatten(part.mu)
-            mine = [by_place.get((number, place), leaf) for place, leaf in enumerate(leaves)]
-            return part._replace(mu=jax.tree.unflatten(structure, mine))
+            moments = [by_place.get((number, place), leaf) for place, leaf in enumerate(leaves)]
+            return part._replace(mu=jax.tree.unflatten(structure, moments))
 
         return _replaced(state, with_moments)
 
@@ -163,7 +163,7 @@ class MomentsPort:
         leaves: Sequence[jax.Array],
         counts: Sequence[jax.Array],
     ) -> tuple[jax.Array, jax.Array]:
-        ages = jnp.stack([jnp.asarray(n, jnp.int32) for n in counts])
+        ages = jnp.stack([jnp.asarray(count, jnp.int32) for count in counts])
         seen = self._seen(ages)
         return form.take(leaves, jnp.where(seen > 0, seen, 1)[numbers]), ages
 
@@ -178,8 +178,8 @@ class MomentsPort:
         then: jax.Array,
     ) -> list[jax.Array]:
         age = jnp.stack([jnp.asarray(n, jnp.int32) for n in counts]) - then
-        left = jnp.float32(self._decays) ** age.astype(jnp.float32)
-        return form.add(leaves, mean - taken, (left * self._seen(then))[numbers])
+        decay = jnp.float32(self._decays) ** age.astype(jnp.float32)
+        return form.add(leaves, mean - taken, (decay * self._seen(then))[numbers])
 
     def _seen(self, counts: jax.Array) -> jax.Array:
         """Return 1 - beta^n for each part."""

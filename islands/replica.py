@@ -110,8 +110,8 @@ class Replica:
         p = word.fragment
         flat, basis = self._port.take(self.state.params, p), self._basis[p]
         if word.said is not None and self._port.rule is AdoptRule.CARRY:
-            handed = self._handed.get(p, {})
-            waiting = {said: handed[said] for said in word.track.waiting if said in handed}
+            hand_ins = self._handed.get(p, {})
+            waiting = {key: hand_ins[key] for key in word.track.waiting if key in hand_ins}
             self._handed[p] = {**waiting, word.said: (basis.origin, flat)}
         self._basis[p] = Basis(basis.public, flat)
         self._taken.pop(p, None)
@@ -140,8 +140,8 @@ class Replica:
             self._state = replace(self.state, opt_state=self._inner.place_moments(shared))
         carries = self._port.rule is AdoptRule.CARRY
         origin = self._placed(p, self._basis[p].origin) if carries else placed
-        handed = self._handed.pop(p, {})
-        if kept := {said: handed[said] for said in keeps if said in handed}:
+        hand_ins = self._handed.pop(p, {})
+        if kept := {key: hand_ins[key] for key in keeps if key in hand_ins}:
             self._handed[p] = kept
         for start, end in kept.values():
             placed = self._port.moved(placed, end, self._placed(p, start))

@@ -45,13 +45,13 @@ class _Cutter:
         for at in place.at:
             held = lax.dynamic_index_in_dim(held, at, keepdims=False)
         block = held[jnp.clip(local, 0, depth - 1)].astype(jnp.float32)
-        mine = (local >= 0) & (local < depth) & self._mine(place)
-        mine &= lax.axis_index(rows.leaf.alone) == 0 if rows.leaf.alone else True
+        is_own = (local >= 0) & (local < depth) & self._mine(place)
+        is_own &= lax.axis_index(rows.leaf.alone) == 0 if rows.leaf.alone else True
         bits = lax.bitcast_convert_type(block, jnp.uint32)
-        bits = jnp.where(self._along_rows(mine), bits, jnp.uint32(0))
+        bits = jnp.where(self._along_rows(is_own), bits, jnp.uint32(0))
         if rows.own_row != rows.row:
-            whole = jnp.zeros((rows.count, *rows.row), jnp.uint32)
-            bits = lax.dynamic_update_slice(whole, bits, [jnp.int32(0), *self._first_of_row])
+            rows_bits = jnp.zeros((rows.count, *rows.row), jnp.uint32)
+            bits = lax.dynamic_update_slice(rows_bits, bits, [jnp.int32(0), *self._first_of_row])
         return bits.reshape(-1)
 
     def into(
@@ -62,19 +62,19 @@ class _Cutter:
         With `times`, the rows are multiplied by it and added instead.
         """
         rows, depth = self.rows, self.rows.leaf.own[self.rows.axis]
-        few = min(rows.count, depth)
-        begin = jnp.clip(place.start - self._first_row, 0, depth - few)
+        count = min(rows.count, depth)
+        begin = jnp.clip(place.start - self._first_row, 0, depth - count)
         start = [*place.at, begin, *[jnp.int32(0)] * len(rows.row)]
-        old = lax.dynamic_slice(leaf, start, [*[1] * rows.axis, few, *rows.own_row])
-        old = old.reshape(few, *rows.own_row)
+        old = lax.dynamic_slice(leaf, start, [*[1] * rows.axis, count, *rows.own_row])
+        old = old.reshape(count, *rows.own_row)
         block = whole.reshape(rows.count, *rows.row)
         if rows.own_row != rows.row:
             sizes = rows.count, *rows.own_row
             block = lax.dynamic_slice(block, [jnp.int32(0), *self._first_of_row], sizes)
-        which = self._first_row + begin + jnp.arange(few) - place.start
-        block = block[jnp.clip(which, 0, rows.count - 1)]
+        row_numbers = self._first_row + begin + jnp.arange(count) - place.start
+        block = block[jnp.clip(row_numbers, 0, rows.count - 1)]
         new = (block if times is None else old + times * block).astype(leaf.dtype)
-        inside = (which >= 0) & (which < rows.count) & self._mine(place)
+        inside = (row_numbers >= 0) & (row_numbers < rows.count) & self._mine(place)
         new = jnp.where(self._along_rows(inside), new, old).reshape(*[1] * rows.axis, *new.shape)
         return lax.dynamic_update_slice(leaf, new, start)
 
@@ -89,17 +89,17 @@ class _Cutter:
         """The start of this device's share of a row, along each of the row's axes."""
         names = self.rows.leaf.names[self.rows.axis + 1 :]
         return [
-            lax.axis_index(each) * side if each else jnp.int32(0)
-            for each, side in zip(names, self.rows.own_row, strict=True)
+            lax.axis_index(axes) * side if axes else jnp.int32(0)
+            for axes, side in zip(names, self.rows.own_row, strict=True)
         ]
 
     def _mine(self, place: WindowPlace) -> jax.Array:
         """Return whether this device has a share at this place, on the axes before the rows'."""
-        names = tuple(name for each in self.rows.leaf.names[: self.rows.axis] for name in each)
+        names = tuple(name for axes in self.rows.leaf.names[: self.rows.axis] for name in axes)
         return lax.axis_index(names) == place.owner if names else jnp.bool_(True)
 
-    def _along_rows(self, which: jax.Array) -> jax.Array:
-        return which.reshape(-1, *[1] * len(self.rows.row))
+    def _along_rows(self, mask: jax.Array) -> jax.Array:
+        return mask.reshape(-1, *[1] * len(self.rows.row))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +111,22 @@ class _Slider:
 
     def out(self, flat: jax.Array, window: Window) -> jax.Array:
         """Return the bits of the window, [size], with zeros for those of other devices."""
-        few, begin, place, by = self._both(window)
-        held = _rolled(lax.dynamic_slice(flat, (place,), (few,)), -by)
-        at = begin + jnp.arange(few) + self._begins(window)  # in the device's range
+        count, begin, place, shift = self._both(window)
+        held = _rolled(lax.dynamic_slice(flat, (place,), (count,)), -shift)
+        elements = begin + jnp.arange(count) + self._begins(window)  # in the device's range
         bits = lax.bitcast_convert_type(held, jnp.uint32)
-        bits = jnp.where((at >= 0) & (at < self.each), bits, jnp.uint32(0))
-        if few == self.size:
+        bits = jnp.where((elements >= 0) & (elements < self.each), bits, jnp.uint32(0))
+        if count == self.size:
             return bits
         return lax.dynamic_update_slice(jnp.zeros(self.size, jnp.uint32), bits, (begin,))
 
     def into(self, flat: jax.Array, whole: jax.Array, window: Window) -> jax.Array:
         """Return the device's range with its share of the window put in place."""
-        few, begin, place, by = self._both(window)
-        moved = _rolled(lax.dynamic_slice(whole, (begin,), (few,)), by)
-        at = place + jnp.arange(few) - self._begins(window)  # in the window
-        old = lax.dynamic_slice(flat, (place,), (few,))
-        new = jnp.where((at >= 0) & (at < self.size), moved, old)
+        count, begin, place, shift = self._both(window)
+        moved = _rolled(lax.dynamic_slice(whole, (begin,), (count,)), shift)
+        elements = place + jnp.arange(count) - self._begins(window)  # in the window
+        old = lax.dynamic_slice(flat, (place,), (count,))
+        new = jnp.where((elements >= 0) & (elements < self.size), moved, old)
         return lax.dynamic_update_slice(flat, new, (place,))
 
     def _begins(self, window: Window) -> jax.Array:
@@ -135,9 +135,9 @@ class _Slider:
         The number is clipped to what matters, since the whole one would be too large for a large
         model.
         """
-        far = self.size // self.each + 2
-        away = jnp.clip(window.device - lax.axis_index(AXES), -far, far)
-        return away * self.each + window.rest
+        limit = self.size // self.each + 2
+        devices_away = jnp.clip(window.device - lax.axis_index(AXES), -limit, limit)
+        return devices_away * self.each + window.rest
 
     def _both(self, window: Window) -> tuple[int, jax.Array, jax.Array, jax.Array]:
         """Return the numbers of a copy between the window and the device's range.
@@ -145,10 +145,10 @@ class _Slider:
         They are: elements to copy, their start in the window, their start in the range, and how
         many places further on they lie in the range, in a circle.
         """
-        few, begins = min(self.each, self.size), self._begins(window)
-        begin = jnp.clip(-begins, 0, self.size - few)
-        place = jnp.clip(begins, 0, self.each - few)
-        return few, begin, place, jnp.clip(begins + begin - place, -few, few)
+        count, offset = min(self.each, self.size), self._begins(window)
+        begin = jnp.clip(-offset, 0, self.size - count)
+        place = jnp.clip(offset, 0, self.each - count)
+        return count, begin, place, jnp.clip(offset + begin - place, -count, count)
 
 
 class ShardedFlatForm:
@@ -202,12 +202,12 @@ class ShardedFlatForm:
             ) -> jax.Array:
                 pairs = zip(moves.rows, window.places, strict=True)
                 bits = [_Cutter(rows).out(held[rows.number], place) for rows, place in pairs]
-                whole = _summed(jnp.concatenate(bits))
+                values = _summed(jnp.concatenate(bits))
                 if over is not None:
-                    each = zip(moves.rows, window.places, strict=True)
-                    by = [jnp.full(rows.size, over[place.piece]) for rows, place in each]
-                    whole = whole / jnp.concatenate(by)
-                return slider.into(flat, whole, window)
+                    placed = zip(moves.rows, window.places, strict=True)
+                    divisors = [jnp.full(rows.size, over[place.piece]) for rows, place in placed]
+                    values = values / jnp.concatenate(divisors)
+                return slider.into(flat, values, window)
 
             flat = _each_window(move, flat, moves.windows)
             flat, held = _after(flat, held)
@@ -227,11 +227,11 @@ class ShardedFlatForm:
                 slider: _Slider = slider,
                 flat: jax.Array = flat,
             ) -> dict[int, jax.Array]:
-                whole, offset = _summed(slider.out(flat, window)), 0
+                values, offset = _summed(slider.out(flat, window)), 0
                 for rows, place in zip(moves.rows, window.places, strict=True):
-                    mine = whole[offset : offset + rows.size]
+                    share = values[offset : offset + rows.size]
                     factor = None if times is None else times[place.piece]
-                    held[rows.number] = _Cutter(rows).into(held[rows.number], mine, place, factor)
+                    held[rows.number] = _Cutter(rows).into(held[rows.number], share, place, factor)
                     offset += rows.size
                 return held
 
@@ -244,12 +244,12 @@ class ShardedFlatForm:
         return [leaf.reshape(old.shape) for leaf, old in pairs]
 
 
-def _each_window(move: Callable[[T, Window], T], into: T, windows: Sequence[Window]) -> T:
+def _each_window(move: Callable[[T, Window], T], carried: T, windows: Sequence[Window]) -> T:
     """Apply `move` for one window after another, and return the result."""
     numbers = jax.tree.map(lambda *each: np.array(each, np.int32), *windows)
     if len(windows) == 1:
-        return move(into, jax.tree.map(lambda each: jnp.asarray(each[0]), numbers))
-    return lax.scan(lambda each, window: (move(each, window), None), into, numbers)[0]
+        return move(carried, jax.tree.map(lambda each: jnp.asarray(each[0]), numbers))
+    return lax.scan(lambda each, window: (move(each, window), None), carried, numbers)[0]
 
 
 def _after(first: T, then: S) -> tuple[T, S]:

@@ -155,22 +155,22 @@ def _bytes(path: Path, start: float, stop: float) -> Pieces:
 
 
 def _ended(pieces: Pieces) -> Pieces:
-    some = False
+    has_bytes = False
     for piece in pieces:
-        some = some or len(piece) > 0
+        has_bytes = has_bytes or len(piece) > 0
         yield piece
-    if some:
+    if has_bytes:
         yield np.full(1, SEPARATOR, np.uint8)
 
 
 def _separated(batches: Iterator[list[bytes]]) -> Pieces:
     """Yield rows of text with a separator between them, and one at the end."""
-    first, some = True, False
+    first, has_bytes = True, False
     for rows in batches:
         joined = bytes([SEPARATOR]).join(rows if first else [b"", *rows])
-        first, some = first and not rows, some or len(joined) > 0
+        first, has_bytes = first and not rows, has_bytes or len(joined) > 0
         yield np.frombuffer(joined, np.uint8)
-    if some:
+    if has_bytes:
         yield np.full(1, SEPARATOR, np.uint8)
 
 
@@ -184,16 +184,16 @@ def _rows(path: Path, data: DataSpec, vocabulary: int, start: float, stop: float
         table = ds.dataset(str(path), format="parquet")
         names: list[str] = table.schema.names
         if data.column is None or data.column not in names:
-            asked = "data.column is not set" if data.column is None else f"no {data.column!r}"
-            raise UserMistake(f"{path}: {asked}; its columns are {', '.join(names)}")
+            complaint = "data.column is not set" if data.column is None else f"no {data.column!r}"
+            raise UserMistake(f"{path}: {complaint}; its columns are {', '.join(names)}")
         _of_rows(pa.array([], table.schema.field(data.column).type), path, data, vocabulary)
         first, last = 0, sys.maxsize
         if (start, stop) != (0, 1):
             count = table.count_rows(filter=ds.field(data.column).is_valid())
             first, last = round(start * count), round(stop * count)
         row = 0
-        some_at_once = {"batch_size": PIECE_ROWS, "batch_readahead": 1, "fragment_readahead": 1}
-        for batch in table.to_batches(columns=[data.column], **some_at_once):
+        options = {"batch_size": PIECE_ROWS, "batch_readahead": 1, "fragment_readahead": 1}
+        for batch in table.to_batches(columns=[data.column], **options):
             column = batch.column(0).drop_null()
             begin, end = max(0, first - row), min(len(column), last - row)
             row += len(column)
@@ -201,8 +201,8 @@ def _rows(path: Path, data: DataSpec, vocabulary: int, start: float, stop: float
                 yield _of_rows(column.slice(begin, end - begin), path, data, vocabulary)
     except (pa.ArrowException, OSError) as error:
         kind = "lists of token ids" if data.tokens else "text (for ids set data.tokens = true)"
-        what = f"column {data.column!r} cannot be read as {kind}"
-        raise UserMistake(f"{path}: {what}: {error}") from error
+        problem = f"column {data.column!r} cannot be read as {kind}"
+        raise UserMistake(f"{path}: {problem}: {error}") from error
 
 
 def _of_rows(column: Any, path: Path, data: DataSpec, vocabulary: int) -> Any:
@@ -212,11 +212,11 @@ def _of_rows(column: Any, path: Path, data: DataSpec, vocabulary: int) -> Any:
         return column.cast(pa.large_binary()).to_pylist()
     ids: NDArray[np.integer[Any]] = pc.list_flatten(column).to_numpy(False)
     if ids.dtype.kind not in "iu":
-        what = f"holds {ids.dtype} values or nulls in its lists, not token ids"
-        raise UserMistake(f"{path}: column {data.column!r} {what}")
+        problem = f"holds {ids.dtype} values or nulls in its lists, not token ids"
+        raise UserMistake(f"{path}: column {data.column!r} {problem}")
     if len(ids) and not 0 <= (low := ids.min()) <= (high := ids.max()) < vocabulary:
-        what = f"token ids run from {low} to {high}, the vocabulary from 0 to {vocabulary - 1}"
-        raise UserMistake(f"{path}: {what}: take the tokenizer that the task was made for")
+        problem = f"token ids run from {low} to {high}, the vocabulary from 0 to {vocabulary - 1}"
+        raise UserMistake(f"{path}: {problem}: take the tokenizer that the task was made for")
     return ids.astype(dtype_of(vocabulary))
 
 

@@ -21,9 +21,9 @@ def keep_due(state: LearnerState) -> Outcome:
     for p in due_fragments(state):
         track = state.tracks[p]
         state, taken = _hand_over(state, p, track)
-        kept = (*(each for each in state.kept if each.fragment != p), taken)
+        kept = (*(other for other in state.kept if other.fragment != p), taken)
         late = (p, track.base, state.clock + state.terms.overlap)
-        flying = (*(each for each in state.flying if each[0] != p), late)
+        flying = (*(other for other in state.flying if other[0] != p), late)
         state = replace(state, kept=kept, flying=flying)
         words = (*words, Keep(taken))
     return state, words
@@ -41,7 +41,7 @@ def serve(state: LearnerState) -> Outcome:
     for p in state.asks:
         track = state.tracks[p]
         if (kept := _kept(state, p)) is not None:
-            state = replace(state, kept=tuple(each for each in state.kept if each is not kept))
+            state = replace(state, kept=tuple(other for other in state.kept if other is not kept))
             words = (*words, kept)
             continue
         if _replaced_here(state, p):
@@ -59,8 +59,8 @@ def serve(state: LearnerState) -> Outcome:
         state, word = _adopt(state, p)
         words = (*words, word)
     if any(p in news for p in asks):
-        state, more = serve(state)
-        words = (*words, *more)
+        state, later_words = serve(state)
+        words = (*words, *later_words)
     return state, words
 
 
@@ -71,7 +71,7 @@ def _replaced_here(state: LearnerState, p: Fragment) -> bool:
 
 
 def _kept(state: LearnerState, p: Fragment) -> HandOver | None:
-    return next((each for each in state.kept if each.fragment == p), None)
+    return next((hand_over for hand_over in state.kept if hand_over.fragment == p), None)
 
 
 def _too_early(state: LearnerState, p: Fragment) -> bool:
@@ -80,22 +80,22 @@ def _too_early(state: LearnerState, p: Fragment) -> bool:
 
 
 def _hand_over(state: LearnerState, p: Fragment, track: Track) -> tuple[LearnerState, HandOver]:
-    progress, said = state.progress, None
+    progress, contribution = state.progress, None
     if track.from_step < progress.steps:
-        said = ContributionId(state.life, p, track.from_step, progress.steps)
-        waiting = (*track.waiting, said)
+        contribution = ContributionId(state.life, p, track.from_step, progress.steps)
+        waiting = (*track.waiting, contribution)
         after = replace(
             track, from_step=progress.steps, from_tokens=progress.tokens, waiting=waiting
         )
         state = _with_track(state, p, after)
-    return state, HandOver(p, said, track, progress)
+    return state, HandOver(p, contribution, track, progress)
 
 
 def _adopt(state: LearnerState, p: Fragment) -> tuple[LearnerState, Adopt]:
     track, progress, version = state.tracks[p], state.progress, state.newest[p]
     waiting = track.waiting
     if (kept := _kept(state, p)) is not None:  # nobody has asked for it, and nobody will
-        waiting = tuple(each for each in waiting if each != kept.said)
+        waiting = tuple(other for other in waiting if other != kept.said)
         track = track if state.terms.carries else kept.track
     if state.terms.carries:
         after = Track(version, track.from_step, track.from_step, track.from_tokens, waiting)
@@ -103,14 +103,14 @@ def _adopt(state: LearnerState, p: Fragment) -> tuple[LearnerState, Adopt]:
     else:
         after = Track(version, progress.steps, progress.steps, progress.tokens)
         from_step, tokens = track.from_step, progress.tokens - track.from_tokens
-    said = Adopted(state.life, p, version, from_step, tokens, progress)
-    awaiting = tuple(each for each in state.awaiting if each[0] != p)
+    message = Adopted(state.life, p, version, from_step, tokens, progress)
+    awaiting = tuple(other for other in state.awaiting if other[0] != p)
     state = replace(
         state,
-        said=(*state.said, said),
+        said=(*state.said, message),
         awaiting=awaiting,
-        kept=tuple(each for each in state.kept if each.fragment != p),
-        flying=tuple(each for each in state.flying if each[0] != p),
+        kept=tuple(other for other in state.kept if other.fragment != p),
+        flying=tuple(other for other in state.flying if other[0] != p),
     )
     return _with_track(state, p, after), Adopt(
         p, version, after.waiting if state.terms.keeps else ()
@@ -119,11 +119,11 @@ def _adopt(state: LearnerState, p: Fragment) -> tuple[LearnerState, Adopt]:
 
 def settled(state: LearnerState, contributions: Sequence[ContributionId]) -> LearnerState:
     """Return the state in which none of these contributions waits any more."""
-    for each in contributions:
-        track = state.tracks[each.fragment]
-        if each in track.waiting:
-            waiting = tuple(other for other in track.waiting if other != each)
-            state = _with_track(state, each.fragment, replace(track, waiting=waiting))
+    for contribution in contributions:
+        track = state.tracks[contribution.fragment]
+        if contribution in track.waiting:
+            waiting = tuple(other for other in track.waiting if other != contribution)
+            state = _with_track(state, contribution.fragment, replace(track, waiting=waiting))
     return state
 
 

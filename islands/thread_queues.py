@@ -32,9 +32,9 @@ class ThreadQueues:
                 case Say() | Want():
                     self.to_say.append(word)
                 case HandOver(p):  # a later request is for what is trained after this
-                    if (asked := self._asked.pop(p, None)) is not None:
-                        self._owed.append(asked)
-                    self.todo.append(Handing(word, asked))
+                    if (request := self._asked.pop(p, None)) is not None:
+                        self._owed.append(request)
+                    self.todo.append(Handing(word, request))
                 case Adopt(p):
                     self.todo.append(Adoption(word, self.offers.pop(p)))
                 case _:

@@ -56,9 +56,9 @@ def mapped(path: Path, dtype: np.dtype[Any], start: int = 0, stop: int | None = 
     if (size := path.stat().st_size) == 0:
         return np.zeros(0, dtype)
     with path.open("rb") as file:
-        whole = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-    whole.madvise(mmap.MADV_RANDOM)
-    return np.frombuffer(whole, dtype)[start:stop]
+        memory = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+    memory.madvise(mmap.MADV_RANDOM)
+    return np.frombuffer(memory, dtype)[start:stop]
 
 
 def key_of(files: Sequence[Path], *facts: object) -> str:
@@ -70,8 +70,8 @@ def key_of(files: Sequence[Path], *facts: object) -> str:
     """
     digest = hashlib.sha256(repr(facts).encode())
     for path in files:
-        said = path.stat()
-        digest.update(f"{path.absolute()}\0{said.st_size}\0{said.st_mtime_ns}\0".encode())
+        status = path.stat()
+        digest.update(f"{path.absolute()}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
     return digest.hexdigest()[:24]
 
 

@@ -58,7 +58,7 @@ def of_parameters(task: Task, shapes: Params) -> list[str]:
     for path, leaf in leaves:
         for advice in _advice(task, path, leaf):
             advised.setdefault(advice, []).append((path, leaf))
-    problems += [_about(found, advice) for advice, found in advised.items()]
+    problems += [_about(named, advice) for advice, named in advised.items()]
     twice = [path for path, times in Counter(path for path, _ in leaves).items() if times > 1]
     problems += [f"two parameters are called {p}: name one of them otherwise" for p in twice]
     return [f"task {task.name}: {problem}" for problem in problems]
@@ -85,9 +85,9 @@ def _of_batch(batch: Batch) -> Iterator[str]:
 def _of_loss(task: Task, shapes: Params, batch: Batch) -> Iterator[str]:
     given = _traced(task, "loss", lambda: jax.eval_shape(task.loss, shapes, batch))
     if not isinstance(given, jax.ShapeDtypeStruct):
-        what = f"a {type(given).__name__}"
+        result = f"a {type(given).__name__}"
     elif given.shape or not jnp.issubdtype(given.dtype, jnp.floating):
-        what = _said(given)
+        result = _said(given)
     else:
         trace = jax.make_jaxpr(jax.grad(task.loss))
         yield from _untouched(
@@ -95,10 +95,10 @@ def _of_loss(task: Task, shapes: Params, batch: Batch) -> Iterator[str]:
             _traced(task, "the gradient of loss", lambda: trace(shapes, batch)),
         )
         return
-    of = ", ".join(_said(leaf) for leaf in jax.tree.leaves(batch))
+    leaves = ", ".join(_said(leaf) for leaf in jax.tree.leaves(batch))
     yield (
-        f"loss gives {what} for a batch of {of}: it must be one real number, the mean of the batch "
-        "in nats per token"
+        f"loss gives {result} for a batch of {leaves}: it must be one real number, the mean of the "
+        "batch in nats per token"
     )
 
 
@@ -157,7 +157,7 @@ def _flat(tree: Any) -> list[tuple[Any, Any]]:
     return jax.tree_util.tree_flatten_with_path(tree)[0]
 
 
-def _traced(task: Task, what: str, call: Callable[[], T]) -> T:
+def _traced(task: Task, name: str, call: Callable[[], T]) -> T:
     """Run the user's function on shapes; report an exception with the line that raised it.
 
     Errors: `UserMistake`.
@@ -165,22 +165,22 @@ def _traced(task: Task, what: str, call: Callable[[], T]) -> T:
     try:
         return call()
     except Exception as error:
-        words = str(error).strip().splitlines() or [""]
+        lines = str(error).strip().splitlines() or [""]
         raise UserMistake(
-            f"task {task.name}: {what} raises {type(error).__name__}: {words[0]}{_line_of(error)}"
+            f"task {task.name}: {name} raises {type(error).__name__}: {lines[0]}{_line_of(error)}"
         ) from error
 
 
 def _line_of(error: Exception) -> str:
     """Return the innermost line outside JAX and this module; a user's own before a library's."""
-    not_theirs = (__file__, str(Path(jax.__file__).parent))
+    ignored = (__file__, str(Path(jax.__file__).parent))
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(not_theirs)
+        if not frame.filename.startswith(ignored)
     ]
-    own = [frame for frame in frames if "site-packages" not in Path(frame.filename).parts]
+    user_frames = [frame for frame in frames if "site-packages" not in Path(frame.filename).parts]
     if not frames:
         return ""
-    last = (own or frames)[-1]
+    last = (user_frames or frames)[-1]
     return f" ({last.filename}:{last.lineno}, in {last.name})"

@@ -185,9 +185,9 @@ class Trainer:
 
     def _donate(self) -> None:
         """Continue copying moments to the host for a donation, for part of a step's time."""
-        if (asked := self._mail.donations.asked()) is None:
+        if (request := self._mail.donations.asked()) is None:
             return
-        donation, step_s = asked
+        donation, step_s = request
         self._timing.settle()
         until_s, copied = self._now_s() + DONATING_SHARE * step_s, donation.leaves
         for leaf in range(len(copied), len(self._inner.shares)):

@@ -145,16 +145,16 @@ def moves_of(
             offset, size = offset + rows.size, size + rows.size
             end = offset
         offset += 0 if is_wanted else piece.size
-    alike = groupby(bundles, key=lambda bundle: tuple(rows for rows, _ in bundle[1]))
+    groups = groupby(bundles, key=lambda bundle: tuple(rows for rows, _ in bundle[1]))
     return [
         Moves(
             rows,
             tuple(
                 Window(*divmod(begins, each), tuple(place for _, place in parts))
-                for begins, parts in found
+                for begins, parts in bundles_alike
             ),
         )
-        for rows, found in alike
+        for rows, bundles_alike in groups
     ]
 
 
@@ -180,12 +180,13 @@ def _cut(
         for row in range(start, stop):
             yield from _cut(number, leaf, (*fixed, row), 0, leaf.shape[axis + 1], piece, room)
         return
-    own = tuple(x % side for x, side in zip(fixed, leaf.own, strict=False))
+    own = tuple(index % side for index, side in zip(fixed, leaf.own, strict=False))
     owner = 0
-    for x, side, ways in zip(fixed, leaf.own, leaf.ways, strict=False):
-        owner = owner * ways + x // side
+    for index, side, ways in zip(fixed, leaf.own, leaf.ways, strict=False):
+        owner = owner * ways + index // side
     windows = -(-(stop - start) // (room // width))
-    most = -(-(stop - start) // windows)  # about equal parts: windows that are alike are one loop
-    for begin in range(start, stop, most):
-        count = min(most, stop - begin)
+    # About equal parts: windows that are alike are one loop.
+    largest = -(-(stop - start) // windows)
+    for begin in range(start, stop, largest):
+        count = min(largest, stop - begin)
         yield Rows(number, leaf, axis, count), WindowPlace(own, owner, begin, piece)

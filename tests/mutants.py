@@ -203,7 +203,7 @@ MUTANTS = (
     Mutant(
         "two lives of one island",
         LIVES,
-        '        state = lose(rule, state, before.life, "a new life of the island has joined")',
+        '        state = lose(rule, state, former.life, "a new life of the island has joined")',
         "        pass",
     ),
     Mutant(
@@ -247,8 +247,8 @@ MUTANTS = (
     Mutant(
         "the dead are waited for",
         LIVES,
-        "        if fragment.asked.get(life.island) == life:\n            asked = {i",
-        "        if False:\n            asked = {i",
+        "        if fragment.asked.get(life.island) == life:\n            requests = {i",
+        "        if False:\n            requests = {i",
     ),
     # claims of islands
     Mutant(
@@ -260,13 +260,13 @@ MUTANTS = (
     Mutant(
         "more steps than the leases hold",
         CLAIMS,
-        "if wanted <= there <= member.granted:",
+        "if needed <= reached <= member.granted:",
         "if True:",
     ),
     Mutant(
         "a lease that it does not hold",
         CLAIMS,
-        "if read is None and progress.steps > member.vouched:",
+        "if consumed is None and progress.steps > member.vouched:",
         "if False:",
     ),
     Mutant(
@@ -278,19 +278,19 @@ MUTANTS = (
     Mutant(
         "tokens without windows",
         CLAIMS,
-        "    return None if tokens <= most else f",
+        "    return None if tokens <= limit else f",
         "    return None if True else f",
     ),
     Mutant(
         "one word ends the run",
         CLAIMS,
-        "return rule.bounded and ends and progress",
-        "return False and ends and progress",
+        "rule.bounded and at_end and progress",
+        "False and at_end and progress",
     ),
     Mutant(
         "data without end",
         CLAIMS,
-        "if unread >= MOST_UNREAD + need:",
+        "if unread >= MOST_UNREAD + step_leases:",
         "if False:",
     ),
     Mutant("one claim has all of a merge", ORDERS, "    if capped:\n", "    if False:\n"),
@@ -304,8 +304,8 @@ MUTANTS = (
     Mutant(
         "the momentum is not asked",
         DIRECTION,
-        "cosine < least and confirmed(",
-        "cosine < least or confirmed(",
+        "cosine < limit and confirmed(",
+        "cosine < limit or confirmed(",
     ),
     # the clock
     Mutant(
@@ -356,7 +356,7 @@ MUTANTS = (
     Mutant(
         "asked while it owes an answer",
         ROUNDS,
-        "if life.island not in asked:",
+        "if life.island not in requests:",
         "if True:",
     ),
     Mutant(
@@ -438,8 +438,8 @@ MUTANTS = (
     Mutant(
         "the run ends with no last round",
         ROUNDS,
-        "due = tuple(replace(fragment, due=True) for fragment in state.fragments)",
-        "due = state.fragments",
+        "fragments = tuple(replace(fragment, due=True) for fragment in state.fragments)",
+        "fragments = state.fragments",
     ),
     Mutant(
         "a last round like any other",
@@ -493,7 +493,7 @@ MUTANTS = (
     Mutant(
         "the end does not see that one has left",
         ROUNDS,
-        "same = same and state.members is before.members",
+        "unchanged = unchanged and state.members is before.members",
         "pass",
     ),
     # contributions
@@ -652,7 +652,7 @@ MUTANTS = (
     Mutant(
         "the barred are let in",
         LIVES,
-        "if before is not None and now_s < before.barred_s:",
+        "if former is not None and now_s < former.barred_s:",
         "if False:",
     ),
     Mutant("barred at once", MEMBERSHIP, "if quarantines < 2:", "if quarantines < 1:"),
@@ -677,7 +677,7 @@ MUTANTS = (
     Mutant(
         "a new life has no past",
         LIVES,
-        "quarantines=0 if before is None else before.quarantines,",
+        "quarantines=0 if former is None else former.quarantines,",
         "quarantines=0,",
     ),
     Mutant(
@@ -759,7 +759,7 @@ MUTANTS = (
     Mutant(
         "who was dropped is not asked again",
         OUTCOMES,
-        "called=frozenset(life for life in round_.called if life in there or life in asked),",
+        "called=frozenset(life for life in round_.called if life in inbox_lives or life in owing),",
         "called=round_.called,",
     ),
     Mutant(
@@ -797,8 +797,8 @@ MUTANTS = (
     Mutant(
         "a trial goes by a life that is over",
         SUSPECTS,
-        "for c, cosine in pointing if",
-        "for c, cosine in reversed(list(pointing)) if",
+        "for c, cosine in pairs if",
+        "for c, cosine in reversed(list(pairs)) if",
     ),
     Mutant(
         "what is on trial is merged",
@@ -809,7 +809,7 @@ MUTANTS = (
     Mutant(
         "a new life ends the trial",
         LIVES,
-        "trial=0 if before is None else before.trial,",
+        "trial=0 if former is None else former.trial,",
         "trial=0,",
     ),
     Mutant(
@@ -822,7 +822,7 @@ MUTANTS = (
         "any cosine below the others is low", DIRECTION, "-DEVIATIONS / math.sqrt(measured)", "1.0"
     ),
     Mutant(
-        "the others' spread does not matter", DIRECTION, "middle - DEVIATIONS * spread)", "1.0)"
+        "the others' spread does not matter", DIRECTION, "median - DEVIATIONS * spread)", "1.0)"
     ),
     Mutant(
         "an answer of a life before counts",
@@ -897,7 +897,7 @@ MUTANTS = (
     Mutant(
         "the way down to who keeps no pace counts",
         "coordinator/lives.py",
-        "if life in pacing]",
+        "if life in in_pace]",
         "if life]",
     ),
     Mutant(
@@ -963,8 +963,8 @@ MUTANTS = (
     Mutant(
         "the inbox outlives the shard",
         RECOVERY,
-        "gone = (*fragment.inbox, *items, *trial)",
-        "gone = (*items, *trial)",
+        "contributions = (*fragment.inbox, *items, *trial)",
+        "contributions = (*items, *trial)",
     ),
     Mutant("rounds open without their shard", ROUNDS, " and not fragment.away:", ":"),
     Mutant(
@@ -982,7 +982,7 @@ MUTANTS = (
     Mutant(
         "learners do not hear what died with a shard",
         RECOVERY,
-        "discards += tuple(Discard(each, Fate.LOST, why) for each in gone)",
+        "discards += tuple(Discard(c, Fate.LOST, why) for c in contributions)",
         "pass",
     ),
     Mutant(
@@ -1033,8 +1033,8 @@ MUTANTS = (
     Mutant(
         "in lock-step a late version is waited past",
         LEARNER,
-        "for p, base in due if state.tracks[p].base == base)",
-        "for p, base in due)",
+        "for p, base in due_bases if state.tracks[p].base == base)",
+        "for p, base in due_bases)",
     ),
     Mutant(
         "in lock-step a shift changes nothing",
@@ -1048,8 +1048,8 @@ MUTANTS = (
     Mutant(
         "adoptions that were not heard are forgotten",
         LEARNER,
-        "said = state.saying + state.said  #",
-        "said = state.said  #",
+        "messages = state.saying + state.said  #",
+        "messages = state.said  #",
     ),
     Mutant(
         "it steps without data",
@@ -1078,7 +1078,7 @@ MUTANTS = (
     Mutant(
         "it waits for what it has adopted",
         BOUNDARY,
-        "awaiting = tuple(each for each in state.awaiting if each[0] != p)",
+        "awaiting = tuple(other for other in state.awaiting if other[0] != p)",
         "awaiting = state.awaiting",
     ),
     Mutant(
@@ -1102,7 +1102,7 @@ MUTANTS = (
     Mutant(
         "what was handed in late is thrown away at the learner",
         BOUNDARY,
-        "waiting = (*track.waiting, said)",
+        "waiting = (*track.waiting, contribution)",
         "waiting = track.waiting",
     ),
     Mutant(
@@ -1114,7 +1114,7 @@ MUTANTS = (
     Mutant(
         "what is merged is kept in place a second time",
         BOUNDARY,
-        "if each in track.waiting:",
+        "if contribution in track.waiting:",
         "if False:",
     ),
     Mutant("a life never ends", LEARNER, "if not state.goes_on:", "if False:"),

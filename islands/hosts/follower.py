@@ -147,13 +147,13 @@ class Follower:
         if order.given and self._moments is None:
             raise HostLost(f"{order.life} shall begin with given moments, which are not here")
         fragments = [Fragment(p) for p in range(len(self._layout.fragments))]
-        whole, means = self._link.whole(fragments), dict[Fragment, Payload]()
+        newest, means = self._link.whole(fragments), dict[Fragment, Payload]()
         if self._sharing is not None and self._moments is None:
             means = self._link.mean_moments(fragments)
-        if whole is None or means is None:
+        if newest is None or means is None:
             raise HostLost(f"{order.life} was over before it had begun")
-        self._public = dict(zip(fragments, whole, strict=True))
-        self._means = {p: decode(each, self._public[p][1].size) for p, each in means.items()}
+        self._public = dict(zip(fragments, newest, strict=True))
+        self._means = {p: decode(payload, self._public[p][1].size) for p, payload in means.items()}
         self._stream, self._running = self._open_stream(), None
         uplink = Uplink(
             order.life, self._encoder, self._layout, self._settings.anchor, self._moments_encoder

@@ -127,16 +127,16 @@ def agreed(
 
     Errors: `HostLost`.
     """
-    mine = dict(public)
+    own_public = dict(public)
     while True:
-        known = [*lead.fetched(), {p: version for p, (version, _) in mine.items()}]
-        newest = {p: max(versions[p] for versions in known) for p in mine}
-        if all(versions == newest for versions in known):
+        fetched = [*lead.fetched(), {p: version for p, (version, _) in own_public.items()}]
+        newest = {p: max(versions[p] for versions in fetched) for p in own_public}
+        if all(versions == newest for versions in fetched):
             lead.tell(start)
-            return mine
+            return own_public
         lead.tell(CatchUp(newest))
         for p, version in newest.items():
-            if version > mine[p][0]:
-                found = downlink.follow(Publication(p, version, version, ()), None)
-                assert found is not None, "only what is behind catches up"
-                mine[p] = found
+            if version > own_public[p][0]:
+                newer = downlink.follow(Publication(p, version, version, ()), None)
+                assert newer is not None, "only what is behind catches up"
+                own_public[p] = newer
