@@ -90,7 +90,7 @@ class Run:
         """Wait until the run has ended, and return its result.
 
         Raises:
-            TimeoutError: It goes on after `timeout_s` seconds.
+            TimeoutError: It is still running after `timeout_s` seconds.
             RunFailed: It ended without a summary.
             UserMistake: Its directory is not on this machine.
         """
@@ -110,7 +110,7 @@ class Run:
         """Return the result of a run that has ended.
 
         Raises:
-            RunFailed: It goes on, or ended without a summary.
+            RunFailed: It is still running, or ended without a summary.
         """
         path = (self.run_dir or Path(self.name)) / runs.SUMMARY
         try:

@@ -10,5 +10,5 @@ These modules are beside the rooms:
     failures  errors and unusable messages of islands, classified by reason
     source    fingerprints of the running source, ours and the user's
     package_guard  finds other packages with our names before they are imported
-    tasks     creation of asyncio tasks, and reporting of exceptions that nobody awaits
+    tasks     creation of asyncio tasks, and reporting of exceptions that are never awaited
 """

@@ -44,7 +44,7 @@ class Reason(StrEnum):
     STORE = "store"
     """A full object store: neither memory nor the disk behind it had room."""
     UNHEARD = "unheard"
-    """An exception on a thread or in a callback of the syncer or a shard, which nobody awaited."""
+    """An exception on a thread or in a callback of the syncer or a shard that was never awaited."""
 
 
 class Unjudged(StrEnum):

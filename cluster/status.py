@@ -1,4 +1,4 @@
-"""The status of a run while it goes on: one mapping, written by the run, read by all displays.
+"""The status of a run while it is running: one mapping, written by the run, read by all displays.
 
 The types are plain JSON types, so a status can be sent and stored without conversion.
 """

@@ -1,4 +1,4 @@
-"""The one place where asyncio tasks are created, and hooks for exceptions that nobody awaits.
+"""The one place where asyncio tasks are created, and hooks for exceptions that are never awaited.
 
 A task that is started and forgotten can be garbage-collected while it runs, and its exception is
 only printed. `Tasks` keeps every task until it ends and looks at its exception. A test checks that
@@ -59,7 +59,7 @@ class Tasks:
 
 
 def heard(job: Future[Any], failed: Failed) -> None:
-    """Report the exception of a thread pool's job that nobody waits for, on the job's thread."""
+    """Report the exception of a thread pool's job that is never awaited, on the job's thread."""
 
     def done(job: Future[Any]) -> None:
         if not job.cancelled() and (error := job.exception()) is not None:

@@ -1,6 +1,6 @@
 """Bounds on what a learner can have done: its steps, tokens and place in the data.
 
-A clock moves by what one island says of itself, so one flipped bit could end the run as a success.
+A clock moves by what one island reports, so one flipped bit could end the run as a success.
 The bounds follow from facts that are not the island's: the leases that it was given, the windows of
 a step, and the syncer's clock. Claims of other islands are used only where the number of tokens in
 a window is unknown.
@@ -89,7 +89,7 @@ def _beyond_its_leases(rule: Rule, member: Member, progress: Progress) -> str | 
 def _too_many_tokens(
     rule: Rule, members: Members, member: Member, progress: Progress
 ) -> str | None:
-    """Return why it cannot have trained so many tokens in its steps; None if it can."""
+    """Return why it cannot have trained that many tokens in its steps; None if it can."""
     steps, tokens, batch = progress.steps, progress.tokens, rule.batch_of(member.group)
     if tokens <= member.progress.tokens or batch == 0:
         return None

@@ -229,7 +229,11 @@ def coded_blocks(payload: NDArray[np.uint8], size: int, start: int, stop: int) -
 
 
 def decoded(payload: Payload, start: int, stop: int, size: int, room: Room) -> Flat:
-    """Decode elements `start` to `stop` of a frozen payload, at most a tile; f32 is not copied."""
+    """Decode elements `start` to `stop` of a frozen payload, at most a tile.
+
+    The result is a view: of the payload if that is f32, else of `room`, which the next call
+    overwrites.
+    """
     if payload.dtype == np.float32:
         return payload[start:stop].view(np.float32)
     if payload.dtype == np.uint16:

@@ -234,7 +234,7 @@ def refused(
     """Count a refusal by the gate; quarantine the learner after too many in a row.
 
     If learners wait for adoption (overlap 0), the first refusal quarantines, because no learner
-    could go on. An island that is quarantined again and again may join only after an exponential
+    could continue. An island that is quarantined again and again may join only after an exponential
     back-off. With overlap 0, a learner whose contribution was merely too stale is asked again,
     since all wait for it.
     """

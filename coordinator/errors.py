@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class ArchipelagoError(Exception):
-    """The base class of our exceptions; a message says what, who, how much and what to do now."""
+    """The base class of our exceptions; a message says what, where, how much and what to do now."""
 
 
 class UserMistake(ArchipelagoError):
@@ -15,7 +15,7 @@ class UserMistake(ArchipelagoError):
 
 
 class RunFailed(ArchipelagoError):
-    """A run that cannot go on; what it has written stays in its directory. Exit code 1."""
+    """A run that cannot continue; what it has written stays in its directory. Exit code 1."""
 
 
 class LayoutMismatch(ArchipelagoError):
@@ -27,7 +27,7 @@ class CorruptPayload(ArchipelagoError):
 
 
 class Unreachable(ArchipelagoError):
-    """A coordinator that cannot be reached at present: training goes on, the caller retries."""
+    """A coordinator that cannot be reached at present: training continues, the caller retries."""
 
 
 class Rejected(ArchipelagoError):

@@ -116,7 +116,7 @@ def speaking(members: Members, life: Life) -> Member | None:
 
 
 def barred_for_s(quarantines: int) -> float:
-    """Return the back-off in seconds after so many quarantines without a contribution between.
+    """Return the back-off in seconds after this many quarantines without a contribution between.
 
     There is none after the first quarantine: its cause may have been transient.
     """

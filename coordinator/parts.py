@@ -1,8 +1,8 @@
 """A fragment in parts: ranges of whole quantization blocks, one for each host of an island.
 
 A contribution of an island with several hosts arrives in as many parts. When all are there they are
-joined, to the same bits that one host would have sent. Of a publication each host takes its own
-range.
+joined, to the same bits that one host would have sent. Each host takes only its own range of a
+publication.
 """
 
 from __future__ import annotations

@@ -217,8 +217,8 @@ class Merged:
     cosines: tuple[float | None, ...] = ()
     """Cosines of the contributions, in the order of the merge; None where there is no cosine.
 
-    Those of merged contributions are to the weighted mean of the others. Those of contributions on
-    trial follow, and are to the mean of all.
+    A merged contribution is compared with the weighted mean of the others. Contributions on trial
+    follow; they are compared with the mean of all.
     """
     measured: int = 0
     """Elements from which the cosines were measured; 0 if they were not."""
@@ -560,7 +560,7 @@ class Discard:
     cause: Cause | None = field(default=None, repr=False)
     """Cause for which the gate has refused it; None if it has not.
 
-    It is left out of the checksums on the tape, because older runs do not have it.
+    The checksums on the tape leave it out, because older runs do not have it.
     """
 
     @property

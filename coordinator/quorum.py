@@ -49,7 +49,7 @@ def judge(
     `arrived`: islands whose contribution the shard holds, past the gate; an island that delivered
     and then died still counts, because its work is done. `expected`: live islands that were asked
     and have not answered. `deadline_s`: the end of the grace window. Without a quorum it is
-    infinite while the run goes on, and when the run ends it is the time at which the round is
+    infinite before the run ends; when the run ends it is the time at which the round is
     abandoned.
     """
     if len(arrived) < min_quorum:

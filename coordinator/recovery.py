@@ -28,12 +28,12 @@ from coordinator.state import (
 
 
 def resume(rule: Rule, state: State, event: Resume) -> State:
-    """Go on as generation `event.generation`, at the versions that the shards still have.
+    """Continue as generation `event.generation`, at the versions that the shards still have.
 
-    Every life is over (learners go on stepping and join again) and every round under way is void.
+    Every life is over (learners keep stepping and join again) and every round under way is void.
     Contributions that a shard held are lost, like work that was never handed in. So are those
-    merged into a version that was not public yet. t, incarnations, leases and the ledger go on, so
-    nothing that was promised is promised twice.
+    merged into a version that was not public yet. t, incarnations, leases and the ledger are kept,
+    so nothing that was promised is promised twice.
     """
     for member in tuple(state.members.values()):
         state = lives.lose(rule, state, member.life, "the syncer has restarted")

@@ -177,7 +177,7 @@ class State:
     wake_s: float | None = None
     """Time of the alarm that was set last; None if there is none."""
     ending_s: float | None = None
-    """Time at which the run began to end; None while it goes on."""
+    """Time at which the run began to end; None before that."""
 
 
 def is_open(fragment: FragmentState) -> bool:

@@ -35,13 +35,14 @@ def judge(
 ) -> Step:
     """Count the merges in a row in which each island pointed against the others.
 
-    An island with RUN of them is quarantined, and on trial until RUN contributions in a row do not
-    point against the others. Contributions on trial are discarded once they are measured. No island
-    is quarantined in these cases:
+    After RUN such merges the island is quarantined, and then on trial until RUN contributions in a
+    row do not point against the others. A contribution on trial is measured and discarded. No
+    island is quarantined in these cases:
 
+    - the rule's `watch` is not `Watch.QUARANTINE`
     - fewer than LIVE learners are live, unless the outer momentum confirms the direction
-    - their data are of several regions
-    - the rest would be under the quorum
+    - the learners' data come from several regions
+    - the other learners would be fewer than the quorum
     """
     participants, trial_cosines = cosines_of(items, trial, event)
     aligned = alignments_of(items, event)

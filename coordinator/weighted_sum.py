@@ -78,7 +78,7 @@ def _add_floats(total: Flat, flats: Sequence[Flat], weights: Flat) -> None:
 
 
 def _add_four_int4(total: Flat, coded: Sequence[Coded], weights: Flat) -> int:
-    """Add the first payloads, four at a time; return how many they were."""
+    """Add weighted payloads four at a time; return how many were added, a multiple of four."""
     fours = len(coded) // 4 * 4
     for i in range(0, fours, 4):
         (a, b), (c, d), (e, f), (g, h) = coded[i : i + 4]

@@ -187,7 +187,10 @@ class Stream:
         return batch
 
     def _numbers(self, lease: Lease) -> NDArray[np.int64]:
-        """Return some of the windows that come next in a lease: many cost as much as few."""
+        """Return the numbers of the next windows of a lease, up to the end of a block of `AT_ONCE`.
+
+        A whole block is computed and kept, because it costs about as much as a single window.
+        """
         block = lease.start // AT_ONCE
         if self._known[0] != (lease.number, block):
             first = lease.number * self._length

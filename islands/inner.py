@@ -1,7 +1,7 @@
 """The inner step: one update of one learner, compiled; `(state, batch) -> (state, measures)`.
 
 The learning rate follows the learner's *clock*, an argument, and not the optimizer's own count. So
-a learner that rejoins with fresh moments goes on at the others' rate, and an adopted fragment never
+a learner that rejoins with fresh moments has the others' rate, and an adopted fragment never
 restarts the schedule. If clock and count agree, an update of AdamW is, bit for bit,
 `optax.adamw(schedule)`.
 """

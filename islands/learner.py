@@ -221,7 +221,7 @@ class Learner:
         self._mail.happens(Ceased(over), over.life)
 
     def park(self, life: Life) -> None:
-        """Stop stepping until this life ends; go on handing in and adopting."""
+        """Stop stepping until this life ends; continue to hand in and adopt."""
         self._mail.happens(Parked(), life)
 
     def leave(self) -> Progress:

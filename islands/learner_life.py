@@ -29,12 +29,12 @@ class LearnerState:
     tracks: tuple[Track, ...]
     """The start of the next contribution to each fragment."""
     newest: Mapping[Fragment, Version]
-    """The newest version of each fragment that this life has heard of."""
+    """The newest version of each fragment that this life knows."""
     progress: Progress
     ahead_windows: int
     """Windows of data for which it has leases."""
     past_t: int = 0
-    """The clock minus the syncer's t, when it last heard of t."""
+    """The clock minus the syncer's t, when t was last received."""
     goes_on: bool = True
     """Whether the life has not been ended."""
     over: Void | None = None

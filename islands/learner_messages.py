@@ -119,7 +119,7 @@ class LetGo:
 
 @dataclass(frozen=True, slots=True)
 class Ceased:
-    """The syncer's word that this life is over."""
+    """The syncer's message that a life is over; `over` gives the reason."""
 
     over: Void
 

@@ -158,10 +158,10 @@ def _go_on(state: LearnerState) -> Outcome:
 
 
 def _is_news(state: LearnerState) -> bool:
-    """Return whether the syncer must hear of this step at once.
+    """Return whether this step must be reported to the syncer at once.
 
-    The syncer acts on a learner's first step, and when clocks pass due points. It hears of all
-    other steps with these, or by the heartbeat.
+    The syncer acts on a learner's first step, and when clocks pass due points. All other
+    steps are reported with these, or with the heartbeat.
     """
     return (
         state.progress.steps == 1 or state.clock == state.terms.until or bool(due_fragments(state))
@@ -174,7 +174,7 @@ def _is_news(state: LearnerState) -> bool:
 def _talk(state: LearnerState) -> Outcome:
     """Send what happened, one message at a time; news that arrive meanwhile are joined.
 
-    Adoptions can wait for the next report while steps go on.
+    Adoptions can wait for the next report while steps continue.
     """
     parked = bool(state.said) and not state.stepping
     if state.flight or state.quiet or not (state.spoke or parked or state.hungry):

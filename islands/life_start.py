@@ -5,7 +5,7 @@ of these:
 
 1. those of the life before, unless the syncer distrusts that life;
 2. the mean of the islands' first moments, if islands share them;
-3. those of a donor, a learner whose life goes on;
+3. those of a donor, a learner whose life continues;
 4. none: the optimizer starts with fresh moments.
 
 The carrier does what `life_start` says. A fragment without a mean gets fresh moments, and so does a

@@ -145,7 +145,7 @@ class Devices:
         return self.sizes[DATA] * self.sizes[FSDP]
 
     def check_batch(self, windows: int) -> None:
-        """Check that a batch of so many windows can be split evenly.
+        """Check that a batch of that many windows can be split evenly.
 
         Errors: `UserMistake` if it cannot.
         """

@@ -42,7 +42,7 @@ class Replica:
         self._basis: dict[Fragment, Basis] = {}
         self._kept: dict[Fragment, FragmentSnapshot] = {}  # copied when due, not yet asked for
         self._handed: dict[Fragment, Handed] = {}  # handed in, not known to be in the fragment yet
-        self._taken: dict[Fragment, Taken] = {}  # first moments handed in, for when the mean comes
+        self._taken: dict[Fragment, Taken] = {}  # first moments handed in, until the mean arrives
 
     @property
     def state(self) -> InnerState:

@@ -143,7 +143,7 @@ class _Slider:
         """Return the numbers of a copy between the window and the device's range.
 
         They are: elements to copy, their start in the window, their start in the range, and how
-        many places further on they lie in the range, in a circle.
+        many places further they are in the range, with wrap-around.
         """
         count, offset = min(self.each, self.size), self._begins(window)
         begin = jnp.clip(-offset, 0, self.size - count)

@@ -75,7 +75,7 @@ def _kept(state: LearnerState, p: Fragment) -> HandOver | None:
 
 
 def _too_early(state: LearnerState, p: Fragment) -> bool:
-    """Return whether this fragment is to be replaced at a later step than this one."""
+    """Return whether this fragment will be replaced at a later step than this one."""
     return state.stepping and any(q == p and at > state.clock for q, _, at in state.flying)
 
 
@@ -94,7 +94,7 @@ def _hand_over(state: LearnerState, p: Fragment, track: Track) -> tuple[LearnerS
 def _adopt(state: LearnerState, p: Fragment) -> tuple[LearnerState, Adopt]:
     track, progress, version = state.tracks[p], state.progress, state.newest[p]
     waiting = track.waiting
-    if (kept := _kept(state, p)) is not None:  # nobody has asked for it, and nobody will
+    if (kept := _kept(state, p)) is not None:  # no round has asked for it, and none will
         waiting = tuple(other for other in waiting if other != kept.said)
         track = track if state.terms.carries else kept.track
     if state.terms.carries:

@@ -192,7 +192,7 @@ def submit(
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """Train as a job of a Ray cluster; the run goes on when this terminal closes.
+    """Train as a job of a Ray cluster; the run continues when this terminal closes.
 
     Example: archipelago submit run.toml --address http://head:8265 --no-wait
     """

@@ -39,8 +39,8 @@ STORE_FULL = (ObjectStoreFullError, OutOfDiskError)
 def failure_of(reason: Reason, error: RayError) -> Failure | str:
     """Return the failure of the island that a failed call shows, for this reason.
 
-    Return only a message if nobody is at fault: the island, its node or the network is gone, and
-    the watch of that life will report it.
+    Return only a message if it is no fault of the island: the island, its node or the network is
+    gone, and the watch of that life will report it.
     """
     origin = origin_of(error)
     if isinstance(origin, STORE_FULL):

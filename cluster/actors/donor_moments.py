@@ -28,7 +28,7 @@ from coordinator.protocol import Life
 LOOK_S = 2.0
 """Seconds between two polls of whether a donor, or another host, has what was requested."""
 DONOR_FLOOR_S, DONOR_STEPS = 10.0, 30.0
-"""A donor without progress for so many seconds and for so many of its own steps is given up."""
+"""A donor without progress for this many seconds and this many of its own steps is given up."""
 
 
 class DonorMoments:

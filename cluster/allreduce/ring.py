@@ -41,7 +41,7 @@ class Rules:
     """The parameters of the rules."""
 
     elastic: bool
-    """True if the ring goes on with fewer islands and grows again.
+    """True if the ring continues with fewer islands and grows again.
 
     Otherwise it needs all of them, and starts again from the last snapshot.
     """

@@ -43,7 +43,7 @@ STUCK_S = 15.0
 The other members leave a broken ring at once; one that has not by then will not notice the death.
 """
 END_S = 30.0
-"""Seconds that the end of the run waits for the depot; storing the final state goes on after it."""
+"""Seconds that the end of the run waits for the depot; the final state is still stored after it."""
 
 
 class RingRun(Protocol):

@@ -66,7 +66,7 @@ class SnapshotStored:
 
 @dataclass(frozen=True, slots=True)
 class RingDrain:
-    """An island shall leave, while the others go on."""
+    """An order for an island to leave, while the others continue."""
 
     island: Island
     why: str

@@ -55,7 +55,7 @@ class RingShell:
         lives: int = 0,
         failed: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
-        """Begin. `lives`: incarnations granted so far. `failed`: called if it cannot go on."""
+        """Begin. `lives`: incarnations granted so far. `failed`: called if it cannot continue."""
         self.ring, self.snapshot, self.measures = ring, snapshot, measures
         self.failure: BaseException | None = None
         self.rules, self._store, self._accounts = rules, store, accounts
@@ -159,9 +159,9 @@ class RingShell:
         return RingMemory(self.ring, self._now_s(), measures, self._lives.granted, events)
 
     def _kept(self, state: RingState, ring: int) -> None:
-        """Take in that a snapshot of this ring is durable.
+        """Note that a snapshot of this ring is durable.
 
-        Ignore it if a later ring has begun before its position: the run then goes on without it.
+        Ignore it if a later ring has begun before its position: the run continues without it.
         """
         passed = ring == self.ring.ring or state.held <= self._effects.formed.held
         if passed and state.held > self.ring.kept:

@@ -60,7 +60,7 @@ def rule_for(config: Config, fingerprint: str, edition: int = EDITION) -> Rule:
 
 
 def shards_come_back_alone(config: Config) -> bool:
-    """Return whether learners can go on while a shard is dead.
+    """Return whether learners can continue while a shard is dead.
 
     They cannot if they wait for each adoption, nor if their deltas count from older public
     fragments, which only the dead shard had.

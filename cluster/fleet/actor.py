@@ -61,7 +61,7 @@ class FleetActor(Breakable):
         return self._fleet.status()
 
     def outcome(self) -> Outcome | None:
-        """Return how the run ended; None while it goes on."""
+        """Return how the run ended; None while it is running."""
         return self._fleet.outcome
 
     def scale(self, counts: Mapping[str, int]) -> None:
@@ -97,7 +97,7 @@ class FleetActor(Breakable):
         self._fleet.harm(Harm.model_validate(harm))
 
     def dismiss(self) -> None:
-        """Let the fleet end, once somebody knows how the run ended."""
+        """Let the fleet end, now that the caller knows how the run ended."""
         self._fleet.dismiss()
 
 

@@ -195,7 +195,7 @@ class CoreActors:
         return self._cluster.ask(self._actors[name], method, *arguments, meanwhile=watch)
 
     def _insist(self, name: str, method: str, *arguments: object) -> Any:
-        """Retry a call while the actor is being restarted, since nothing can go on without it."""
+        """Retry a call while the actor is being restarted, since the run needs the actor."""
         while True:
             try:
                 return self._ask(name, method, *arguments)

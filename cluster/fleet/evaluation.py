@@ -48,7 +48,7 @@ class EvaluationResult(NamedTuple):
 
 
 Pending = Callable[[float], Any]
-"""An answer to come: a call waits so many seconds for it.
+"""A pending answer: a call waits for it for that many seconds.
 
 Errors: Ray's; `GetTimeoutError` if it has not come.
 """

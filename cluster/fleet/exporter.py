@@ -49,7 +49,7 @@ class _OfRun(Collector):
 class Exporter:
     """A run's HTTP port, and the files by which port and run are found.
 
-    Files that cannot be written are retried at each `tend`; the run goes on without them.
+    Files that cannot be written are retried at each `tend`; the run continues without them.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ class FleetMemoryWriter:
     def _write(self, wanted: DesiredState, began: float, outcome: Outcome | None) -> None:
         """Write the memory.
 
-        If that fails the run goes on: the memory is needed only if the fleet dies now.
+        If that fails the run continues: the memory is needed only if the fleet dies now.
         """
         self._over = outcome is not None
         kept = fleet_file.FleetMemory(

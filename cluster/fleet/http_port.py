@@ -123,9 +123,9 @@ def application(
 ) -> Application:
     """Return the port's application; `metrics` answers every path that is not ours.
 
-    `/healthz` is open. `/status` needs the token even for local callers: behind a proxy everybody
-    seems to be on this machine. Metrics need it unless the caller is on this machine and uses one
-    of its addresses, or "localhost": another name may resolve to anything (DNS rebinding).
+    `/healthz` is open. `/status` needs the token even for local callers: behind a proxy all callers
+    seem to be on this machine. Metrics need it unless the caller is on this machine and uses one of
+    its addresses, or "localhost": another name may resolve to anything (DNS rebinding).
     """
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:

@@ -56,7 +56,7 @@ class HeldIsland:
         self.why = why
 
     def given_up(self) -> RunFailed:
-        """Return the error of a run that cannot go on without this island."""
+        """Return the error of a run that cannot continue without this island."""
         words = f"; its last words:\n{self.last_words}" if self.last_words else ""
         return RunFailed(f"island {self.holding.island} {self.why}{words}")
 

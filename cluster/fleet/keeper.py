@@ -47,7 +47,7 @@ from coordinator.state import Phase
 log = logging.getLogger("archipelago.fleet")
 
 LINGER_S = 30.0
-"""Seconds for which a fleet can still be asked how its run ended, if nobody dismisses it."""
+"""Seconds for which a fleet can still be asked how its run ended, if it is not dismissed."""
 T = TypeVar("T")
 
 
@@ -60,7 +60,7 @@ class FleetStart:
     detached: bool
     """Whether the fleet outlives the process that has started it."""
     auth: str
-    """How Ray's cluster authenticates, for people who want to reach the run."""
+    """The authentication mode of the Ray cluster, which clients of the run need."""
     token: str
     """An identity shared by all processes that Ray starts of this fleet, and by no others."""
     resumes: bool
@@ -104,7 +104,7 @@ class Keeper:
         self.errors = ErrorBudget()
         """The steps of the keeper that failed."""
         self.outcome: Outcome | None = None
-        """How the run ended; None while it goes on."""
+        """How the run ended; None while it is running."""
         self._began = time.time()
         self._layout: Layout
 
@@ -140,7 +140,7 @@ class Keeper:
             self.outcome = outcome
         self._dismissed.wait(LINGER_S)
         if self._start.detached and (fleet := self._cluster.find(FLEET)) is not None:
-            self._cluster.end(fleet)  # nobody else ends a detached fleet
+            self._cluster.end(fleet)  # no other process ends a detached fleet
 
     def _let_go(self, outcome: Outcome) -> None:
         """End everything that belongs to this fleet, and leave the run to its next owner.
@@ -197,7 +197,7 @@ class Keeper:
         return self.errors.retry(step, self._publish_alerts)
 
     def _look(self, metrics: MetricsLog) -> Outcome | None:
-        """Look at the run once and act; return how it ended, None while it goes on."""
+        """Look at the run once and act; return how it ended, None while it is running."""
         try:
             view = self._loop.look()
         except Unavailable as error:  # the next look decides again
@@ -228,9 +228,9 @@ class Keeper:
         self._layout = self._core.begin()
 
     def _take_over(self, kept: FleetMemory, owner: int) -> Outcome | None:
-        """Take over from an earlier process: find what it has started, if that is still there.
+        """Take over from an earlier process of this fleet: find its islands that are alive.
 
-        Returns how the run ended, if it had ended already.
+        Return how the run ended; None if it has not ended, and the core actors are then started.
         """
         log.warning("back; taking over %d islands", len(kept["held"]))
         self._depot.tidy(FLEET_FILE)

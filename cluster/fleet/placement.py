@@ -81,7 +81,7 @@ def wish(machines: Machines) -> str:
 
 
 def room(machines: Machines, nodes: Sequence[Node]) -> int:
-    """Return how many times these machines would fit on the nodes if nobody else used them."""
+    """Return how many times these machines would fit on the nodes if nothing else used them."""
     need, labels, n = bundle(machines), selector(machines), machines.hosts
     suitable = [node for node in nodes if _fits(labels, node)]
     capacities = [
@@ -111,7 +111,7 @@ def homeless(evaluator: EvaluatorConfig, nodes: Sequence[Node]) -> str | None:
 
 
 def impossible(group: IslandGroup, count: int, nodes: Sequence[Node]) -> str | None:
-    """Return why so many islands of the group can never be placed on these nodes; None if they can.
+    """Return why that many islands of a group can never be placed on these nodes; None if they can.
 
     An opportunistic group may wait for nodes that are not there yet.
     """

@@ -86,7 +86,8 @@ class ReconcileLoop:
     def _require_quorum(self, wanted: DesiredState) -> None:
         """Check that enough islands are left for a quorum.
 
-        Errors: `RunFailed` with the last traceback of an island that was set aside, if not.
+        Errors: `RunFailed`, with the last traceback of an island that was set aside, if too many
+        were set aside.
         """
         aside = self._islands.aside()
         if aside and len(wanted.desired) - len(aside) < self._config.sync.quorum:

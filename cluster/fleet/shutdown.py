@@ -52,7 +52,7 @@ class Shutdown:
         """Why the end cannot be written; None if it can."""
 
     def not_yet(self) -> None:
-        """Note that the run goes on, and forget any earlier attempt."""
+        """Note that the run is still running, and forget any earlier attempt."""
         if self._measured is not None:
             self._results = self._measured = self._waits = self.trouble = None
 

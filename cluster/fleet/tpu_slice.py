@@ -3,8 +3,8 @@
 Ray's slice utilities, which are alpha, are called only here. Ray reserves a slice in two steps. It
 first takes the slice's head, a resource that each slice has once. Then it makes a placement group
 of one bundle for each host, pinned to that slice by name. The first step waits for a free slice, so
-a thread does it. The head is kept as long as the slice: else Ray would give it to somebody else,
-who then waits for hosts that are taken.
+a thread does it. The head is kept as long as the slice: else Ray would give it to another job,
+which would then wait for hosts that are taken.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def head_of(group: PlacementGroup) -> PlacementGroup | None:
     """Return the reservation of the head of a group's slice; None if the group has no slice.
 
     Ray gives that reservation no name, so a restarted fleet finds it by its place: the head of a
-    slice is on one of the group's hosts, and nobody else can have it.
+    slice is on one of the group's hosts, and no other group can have it.
     """
     tables: Any = placement_group_table()
     own_table = tables.get(group.id.hex(), {})

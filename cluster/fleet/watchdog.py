@@ -37,7 +37,7 @@ class WatchedProcess:
     restart: Callable[[], None]
     """A call that kills it, so that Ray restarts it."""
     vital: bool = True
-    """Whether the run cannot go on without it."""
+    """Whether the run cannot continue without it."""
     asked_s: float = 0.0
     """When it was asked last."""
     pending: Pending | None = None

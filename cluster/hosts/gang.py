@@ -287,4 +287,4 @@ def _hang_up(connected: socket.socket) -> None:
 
 
 def _nothing(message: object) -> None:
-    """Ignore a message: nobody listens yet."""
+    """Ignore a message: there is no listener yet."""

@@ -35,7 +35,7 @@ def last_words(words: str) -> Generator[None]:
     try:
         yield
     finally:
-        with suppress(BrokenPipeError):  # the helper was ended by somebody
+        with suppress(BrokenPipeError):  # another process has ended the helper
             os.write(write_end, b"over\n")
         os.close(write_end)
         with suppress(subprocess.TimeoutExpired):

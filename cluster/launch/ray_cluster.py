@@ -23,7 +23,7 @@ from coordinator.fragments import Layout
 
 RAY_SETTINGS = {
     "RAY_object_manager_pull_timeout_ms": "120000",  # else slow links transfer each object twice
-    "RAY_timeout_ms_task_wait_for_death_info": "100",  # else a caller hears of a death after 2 s
+    "RAY_timeout_ms_task_wait_for_death_info": "100",  # else a caller learns of a death after 2 s
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
@@ -39,7 +39,7 @@ STORE_SLACK = 1.5
 PUBLISHED = 2
 """Versions of a fragment in a shard's object store for learners that join.
 
-These are the present version, and the previous one for as long as somebody reads it.
+These are the present version, and the previous one for as long as a learner reads it.
 """
 
 

@@ -36,7 +36,7 @@ LOST = "the fleet of the run has died with its node"
 
 
 def _name_is_free(run: str, namespace: str) -> None:
-    """Check that no run of this name is going on in the cluster.
+    """Check that no run of this name is running in the cluster.
 
     Errors: `UserMistake` if one is.
     """
@@ -63,7 +63,7 @@ def run(
 ) -> Outcome:
     """Run one training run to its end, owned by this process.
 
-    `resumes`: an earlier process has begun the run. `from_stored`: go on from the newest stored
+    `resumes`: an earlier process has begun the run. `from_stored`: start from the newest stored
     version of each fragment, even if events are missing from the log.
 
     Errors: `UserMistake` before anything was started; `RunFailed` after.

@@ -2,7 +2,7 @@
 
 Each fragment has an fp32 master, the outer momentum, and the public fragment that all learners
 share: 12 bytes a parameter, all three changed in place. A merge moves master and momentum. The
-public fragment follows when the encoded difference to it is published. Where islands share their
+public fragment follows when the encoded difference to it is published. If islands share their
 first moments, the mean that was published last is kept too, encoded.
 """
 

@@ -1,4 +1,4 @@
-"""How long publications are on their way; the rules hear of it one round later."""
+"""The delivery times of publications, which the rules receive one round later."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class _Sent:
 
 
 class Arrivals:
-    """The learners that the last publication of each fragment has reached, and after how long.
+    """The delivery times of each fragment's last publication, in seconds, one for each learner.
 
-    The result is returned when the next publication is sent. A learner that has not received the
+    They are returned when the next publication is sent. A learner that has not received the
     publication by then is left out.
     """
 

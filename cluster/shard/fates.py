@@ -2,7 +2,7 @@
 
 An acknowledgement travels with a publication, which a learner may never see: it may fetch the
 differences that it missed, or the whole fragment. Messages can be lost too, and a hand-in that is
-lost on its way to a shard is reported to nobody. So every request for a further hand-in says what
+lost on its way to a shard is never reported. So every request for a further hand-in says what
 the shard knows of all earlier ones.
 """
 

@@ -85,7 +85,7 @@ def keep_contributions(
 ) -> None:
     """Write contributions that are about to be merged, for replay.
 
-    One that cannot be written is logged; replay will miss it and say so, and the run goes on.
+    If one cannot be written, a log line says so, replay reports it missing, and the run continues.
 
     Errors: `RunFailed` if another owner has the run.
     """

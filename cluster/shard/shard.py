@@ -1,10 +1,10 @@
 """The state machine of a shard: which bytes of which version it has, and for which syncer.
 
 A shard decides nothing about the training. For each fragment it keeps the public version; the
-*staged* one, which is merged but stays invisible until `publish`, so that nobody sees a version
-before it is durable; the last differences, for learners that missed some; and the contributions to
-later merges. The arrays and the files are behind `Arithmetic` and `Files`. The simulator replaces
-only these two, and runs this module as it is.
+*staged* one, which is merged but stays invisible until `publish`, so that no learner sees a
+version before it is durable; the last differences, for learners that missed some; and the
+contributions to later merges. The arrays and the files are behind `Arithmetic` and `Files`. The
+simulator replaces only these two, and runs this module as it is.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Shard(Generic[P, D, W, S]):
     """Some or all fragments of a model; none before `seed` or `recover` is called.
 
     One thread at a time may call; `whole`, `shared` and `missed` may be called from any thread.
-    `store` may be called beside calls for other fragments; once it has its copy, it may go on
-    beside all calls but `seed`. `generation`: the newest syncer's that was heard; orders of an
+    `store` may be called beside calls for other fragments; once it has its copy, it may run
+    beside all calls but `seed`. `generation`: that of the newest syncer heard from; orders of an
     earlier one are refused. `inbox`: contributions that are neither merged nor dropped.
     """
 

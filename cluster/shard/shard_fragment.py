@@ -1,7 +1,7 @@
 """One fragment in its shard: its public version, the staged one, and earlier ones.
 
-A version is *staged* when it is merged and not public yet. Nobody sees it before `publish`, so that
-nobody sees a version before it is durable.
+A version is *staged* when it is merged and not public yet. No learner sees it before `publish`, so
+that no learner sees a version before it is durable.
 """
 
 from __future__ import annotations

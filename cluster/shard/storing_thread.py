@@ -1,9 +1,9 @@
 """When a shard's versions are stored, and the thread that stores them beside gate and merges.
 
 A thread that does nothing else writes one version at a time. It writes a copy (12 bytes an element
-of one fragment), so that a depot which does not answer blocks nobody for long: a version that is
-not stored before its timeout goes on without being durable, and an error is reported. The thread of
-a write that was given up stays with that write, and a new thread replaces it. Nothing more is
+of one fragment), so that a depot which does not answer blocks no round for long. A version that is
+not stored before its timeout is published without being durable, and an error is reported. The
+thread of a write that was given up stays with that write, and a new thread replaces it. Nothing is
 written until the old write has ended, so there is at most one such thread and one such copy.
 """
 
@@ -83,7 +83,7 @@ class StoringPace:
         return max(SILENCE_S, PATIENCE * took_s)
 
     def limit_of_s(self, p: Fragment, nbytes: int) -> float:
-        """Return the timeout of writing so many bytes of a fragment's contributions, in seconds."""
+        """Return the timeout of writing `nbytes` of a fragment's contributions, in seconds."""
         return max(SILENCE_S, self.limit_s(p) * nbytes / self.bytes_of(p))
 
     def said(self) -> str:
@@ -120,10 +120,10 @@ class StoringThread:
         self._hanging: _Hanging | None = None  # the last write that was given up
 
     async def alone(self, call: Callable[[], T]) -> T:
-        """Call this while nothing is being stored, and return its result.
+        """Run `call` while nothing is being stored, and return its result.
 
         The call waits for the write before it, at most for that write's timeout. A write that was
-        given up has its own copy of the data, and goes on beside the call.
+        given up has its own copy of the data, and may still run beside the call.
         """
         async with self._turn:
             return await asyncio.get_running_loop().run_in_executor(self._thread, call)

@@ -2,7 +2,7 @@
 
 A growing file is a folder of parts, `tape-0.arrow/00000000` and so on. Every addition rewrites the
 last part until that is long enough. So an addition is one request: it takes effect or does not. If
-nobody can tell which, the next addition repeats it.
+that is unknown, the next addition repeats it.
 """
 
 from __future__ import annotations

@@ -141,8 +141,8 @@ class Depot(Protocol):
     def grow(self, name: str, *, again: bool = False) -> Growing:
         """Begin a growing file.
 
-        `again`: nobody else can begin it, and an earlier attempt may have created it; an empty file
-        is then accepted.
+        `again`: no other process can begin it, and an earlier attempt may have created it; an
+        empty file is then accepted.
 
         Errors: `FileExistsError` if it has begun before; `OSError`.
         """

@@ -151,7 +151,7 @@ class FragmentStore:
         """Return the newest intact version that is not later than `upto`.
 
         Only the newest `keep` stored versions are considered. A run with trained versions never
-        goes on from the first version, which is kept only for replay.
+        continues from the first version, which is kept only for replay.
 
         Errors: `Damaged` if there is none.
         """

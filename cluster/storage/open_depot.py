@@ -37,7 +37,7 @@ def depot_of(config: Config, run_dir: Path) -> Depot:
 
 
 def patiently(read: Callable[[], T]) -> T:
-    """Retry a read until it succeeds, for callers that cannot go on without it.
+    """Retry a read until it succeeds, for callers that cannot continue without it.
 
     Errors: `OSError` if it still fails after `PATIENCE_S`.
     """

@@ -142,7 +142,7 @@ class Fence:
 
 
 def _taken(depot: Depot, number: int) -> str | None:
-    """Return who has taken the run over from this owner; None if nobody has or it is unknown."""
+    """Return the owner that has taken the run over from this one; None if none is known."""
     try:
         if not depot.has(name_of(number + 1)):
             return None
@@ -217,7 +217,7 @@ class Ownership:
         try:
             self.beat()
             self._failing = False
-        except OSError as error:  # the run goes on, though others cannot see its heartbeat
+        except OSError as error:  # the run continues, though others cannot see its heartbeat
             if not self._failing:
                 log.error("the depot does not hear that the run goes on: %s", error)
             self._failing = True
@@ -263,7 +263,7 @@ def take(
     A run that was left, or whose owner is dead, can be taken. An owner on another machine is
     watched for `SILENCE_S`.
 
-    Errors: `UserMistake` if somebody has it; `OSError`.
+    Errors: `UserMistake` if the run has a live owner; `OSError`.
     """
     number = newest(depot)
     content = _read(depot, number) if number else b""

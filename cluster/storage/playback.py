@@ -42,8 +42,8 @@ class Playback:
 
     A generation continues where the readable part of those before it ends. One that begins after
     that point is left out: rows were damaged after it had begun. One that begins before it replaces
-    the rows from there on: an earlier syncer, cut off with its node, wrote on when nobody heard it
-    any more.
+    the rows from there on: an earlier syncer, cut off with its node, still wrote when it could not
+    be reached any more.
 
     Iterate over it once. Then `length` is the number of events in the run, and `damage` names what
     could not be read, None if everything could. An end that was cut off by a crash is damage too,

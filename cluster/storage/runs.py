@@ -32,7 +32,7 @@ AUTH_MODE = "RAY_AUTH_MODE"
 CONFIG = "config.toml"
 """The configuration of the run."""
 LIVE = "live.json"
-"""How to reach the run while it goes on."""
+"""The file that says how to reach the run while it is running."""
 SUMMARY = "summary.json"
 """The final figures of the run."""
 FROM_STORED = "from-stored.json"
@@ -45,7 +45,7 @@ TOKEN = "token"
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """How to reach a run that is going on: its Ray cluster, and the names of its actors there."""
+    """The address of a live run: its Ray cluster, and the names of its actors there."""
 
     run: str
     namespace: str
@@ -109,9 +109,9 @@ def _unusable(config: Config, error: OSError) -> str:
 
 
 def resume(config: Config, run_dir: Path | None) -> Path:
-    """Return the directory of a run that died and is to go on, by --run-dir or by its name.
+    """Return the directory of a run that died and should continue, by --run-dir or by its name.
 
-    Errors: `UserMistake` if there is none, it is going on, it has ended, or its configuration
+    Errors: `UserMistake` if there is none, it is running, it has ended, or its configuration
     differs; islands and monitor may differ.
     """
     if run_dir is None and config.run.name is None:
@@ -176,7 +176,7 @@ def _begun(depot: Depot) -> Config:
 def reopen(run_dir: Path, config: Config, owner: int = 0, *, from_stored: bool = False) -> None:
     """Prepare the run for a new fleet, with the islands of this configuration if they have changed.
 
-    `from_stored`: the syncer of this owner goes on from the newest stored version of each fragment.
+    `from_stored`: the syncer of this owner starts from the newest stored version of each fragment.
     """
     depot = depot_of(config, run_dir)
     if from_stored:
@@ -233,7 +233,7 @@ def retire(run_dir: Path) -> None:
 def find(run: str | None, root: Path = Path("runs")) -> Path:
     """Return the directory of a run by path or name; by default that of the newest run.
 
-    Runs that are going on come first.
+    Live runs come first.
 
     Errors: `UserMistake` if there is no such run.
     """

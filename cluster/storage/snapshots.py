@@ -27,7 +27,7 @@ KEPT = 2
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A state from which a restart goes on, so that earlier events need not be replayed."""
+    """A state from which a restart continues, so that earlier events need not be replayed."""
 
     state: State
     """The rules' state after `seq` events."""

@@ -60,8 +60,8 @@ class Tape:
     """A write-ahead log of one generation: `append` costs nothing, `flush` makes it durable.
 
     A thread writes to the depot, so that the thread which appends never waits for storage. If the
-    depot does not accept the log, the run goes on: rows wait in memory, `trouble` says why, and the
-    first flush that succeeds writes them.
+    depot does not accept the log, the run continues: rows wait in memory, `trouble` says why, and
+    the first flush that succeeds writes them.
     """
 
     def __init__(

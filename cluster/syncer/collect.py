@@ -19,7 +19,7 @@ Handed = Contribution | Failure | str | None
 
 - a contribution that the shard has collected;
 - a `Failure` of the island;
-- a string: why the contribution was lost, which is nobody's fault;
+- a string: why the contribution was lost, without any fault of the island;
 - None: the learner has nothing to hand in.
 """
 Answers = Sequence[tuple[Life, Handed]]

@@ -13,11 +13,11 @@ HINT = (
     "nothing was deleted; bring back what is missing, or go on from the newest stored version of "
     "each fragment, at t of the newest snapshot, with --resume --from-stored"
 )
-"""How to go on after damage."""
+"""Advice to the user after damage."""
 
 
 def refused(error: Damaged, stored: Mapping[Fragment, list[StoredFragment]]) -> Damaged:
-    """Return the error, extended by the stored versions of each fragment and the way to go on."""
+    """Return the error, extended by the stored versions of each fragment and by a hint."""
     if not stored:
         return error
     return Damaged(f"{error}; {_inventory(stored)}; {HINT}")

@@ -72,7 +72,7 @@ def is_done(flushed: Future[None] | None) -> bool:
 
 
 async def done(flushed: Future[None] | None) -> None:
-    """Wait for a flush, up to `FLUSH_TIMEOUT_S`: then the run goes on without being durable.
+    """Wait for a flush, up to `FLUSH_TIMEOUT_S`: then the run continues without being durable.
 
     Errors: as `is_done`.
     """

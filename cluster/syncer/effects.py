@@ -214,7 +214,7 @@ class EffectRunner:
     def _found(self, life: Life | None, failure: Failure) -> None:
         """Take in a failure that the island does not know of, and restart its process.
 
-        The process would go on until it is told.
+        The process would continue until it is told.
         """
         self._syncer.broke(life, failure)
         if life is not None and failure.ends:

@@ -67,7 +67,7 @@ class Measures:
         return self._counts
 
     def memory(self) -> Any:
-        """Return all counters so far as plain data."""
+        """Return the present counters as plain data that JSON can hold."""
         return COUNTS.dump_python(self._counts, mode="json")
 
     def remember(self, memory: Any) -> None:

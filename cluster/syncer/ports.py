@@ -60,7 +60,7 @@ class Ports(Protocol):
         ...
 
     async def park(self, life: Life) -> None:
-        """Have the learner stop stepping and go on handing in."""
+        """Have the learner stop stepping and continue to hand in."""
         ...
 
     async def leave(self, life: Life) -> Progress | None:

@@ -3,7 +3,7 @@
 The cost depends on what happened since the snapshot, not on the length of the run. A snapshot with
 a valid checksum is a starting point by itself, even if the tape is incomplete. A run never goes
 back further than to what is retained: otherwise the restart is refused, and the error names what is
-stored and how to go on from that.
+stored and how to continue from that.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Comeback:
     damage: str | None
     """The files that could not be used; None if all could be."""
     wanted: tuple[Version, ...] = ()
-    """The version from which each fragment goes on."""
+    """The version from which each fragment continues."""
 
 
 Recover = Callable[[Mapping[Fragment, Version], int], Awaitable[Mapping[Fragment, Version]]]
@@ -108,7 +108,7 @@ def come_back(
 
     `measures` then has the counters of that state. `hears` is called with the number of each event
     that is replayed. A snapshot that cannot be used only costs time: the one before it is taken, or
-    the whole tape is replayed. `from_stored`: each fragment goes on from its newest stored version,
+    the whole tape is replayed. `from_stored`: each fragment starts from its newest stored version,
     even if the tape does not know it, and a tape that cannot be used is no reason to refuse.
 
     Errors: `Damaged` if the tape belongs to another run, or if neither it nor a snapshot can be

@@ -48,7 +48,7 @@ from coordinator.state import Phase, Rule, State
 
 log = logging.getLogger("archipelago.syncer")
 ORDERS = (Stop, Drain)
-"""Events that are flushed before they are answered, so that nobody has to repeat an order."""
+"""Events that are flushed before they are answered, so that no order has to be repeated."""
 PROMISES = (Granted, LeaseGranted, Publish)
 """Effects that are flushed before they are carried out, so that nothing is promised twice."""
 
@@ -68,7 +68,7 @@ class Syncer:
         failed: Callable[[BaseException], None] = lambda error: None,
         noted: Callable[[Life | None, Failure], None] | None = None,
     ) -> None:
-        """`failed`: called if the run cannot go on. `noted`: called with each failure of an island.
+        """`failed`: called if the run cannot continue. `noted`: called with each island's failure.
 
         Without `noted` the measures take in the failures directly.
         """
@@ -85,7 +85,7 @@ class Syncer:
     def feed(self, event: Event) -> tuple[Effect, ...]:
         """Let the rules take in an event, and start everything that follows from it.
 
-        Any exception in here fails the run, no matter who sent the event.
+        An exception in here fails the run, whichever process sent the event.
         """
         try:
             return self._take_in(event)

@@ -178,11 +178,11 @@ class Evaluator:
         return min(self._count(FINAL_WINDOWS), self._count(SAMPLE_WINDOWS))
 
     def loss(self, flats: Sequence[Flat], windows: int = FINAL_WINDOWS) -> float:
-        """Return the held-out loss in nats per token, over so many windows or all there are."""
+        """Return the held-out loss in nats per token, over that many windows or all there are."""
         return self._mean(flats, range(self._count(windows)))
 
     def _count(self, windows: int) -> int:
-        """Return the number of whole batches in so many windows; at least one."""
+        """Return the number of whole batches in that many windows; at least one."""
         return max(1, min(len(self._batches), windows // self._windows))
 
     def _mean(self, flats: Sequence[Flat], batches: Sequence[int]) -> float:

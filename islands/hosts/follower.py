@@ -240,7 +240,7 @@ class Follower:
         self._given = self._inner.accept(moments)
 
     def offer(self, life: Life, publication: Publication) -> None:
-        """Fetch this host's range of a newer version."""
+        """Fetch this host's range of a newer version; tell the first host once it is placed."""
         if (now := self._of(life)) is None:
             return
         now.uplink.settle_merged(publication)

@@ -79,7 +79,7 @@ class HostLife:
     # --- called by others -------------------------------------------------------------------------
 
     def offer(self, p: Fragment, version: Version, offer: Offer) -> bool:
-        """Hold the arrays of a version; return whether this life goes on."""
+        """Hold the arrays of a version; return whether this life continues."""
         with self._changed:
             if self._over.is_set():
                 return False

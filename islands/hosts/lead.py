@@ -57,7 +57,7 @@ class Lead(Generic[OrderType]):
             raise HostLost(f"a host of this island cannot be told anything: {error}") from error
 
     def heard(self, word: Word) -> None:
-        """Take in a word of another host."""
+        """Handle a message of another host."""
         match word:
             case Fetched(versions):
                 with self._changed:
@@ -103,7 +103,7 @@ class Lead(Generic[OrderType]):
     ) -> None:
         with self._changed:
             if life != self._life:
-                return  # a late word of a life that is over
+                return  # a late message of a life that is over
             placings = self._placed.setdefault(p, {})
             placing = placings.setdefault(version, _Placing())
             placing.means.append(mean)

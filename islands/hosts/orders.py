@@ -161,7 +161,7 @@ class Placed:
 class Coming:
     """The news that something this host fetches has come.
 
-    The first host waits for all of it, and tells the syncer that the island goes on.
+    The first host waits for all of it, and tells the syncer that the island continues.
     """
 
 

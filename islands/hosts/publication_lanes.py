@@ -1,8 +1,8 @@
 """Publications of each fragment, taken in on a lane of its own.
 
-A version whose delta fits is taken in on the caller's thread. If one was missed, a shard has to be
-asked, which may be away for long. Then a thread of this fragment asks, and the caller goes on. So
-the fragments of one shard never wait for another shard.
+A version whose delta fits is taken in on the caller's thread. If one was missed, a thread of this
+fragment asks the shard, which may be away for long, and the caller continues. So the fragments of
+one shard never wait for another shard.
 """
 
 from __future__ import annotations

@@ -155,7 +155,8 @@ def train_arm(
 ) -> None:
     """Train one arm, and pass figures to `tell` as they come.
 
-    `steps_for` is called once, after the trial, and returns the number of steps of all arms.
+    `steps_for` is called once, after the trial, and returns the number of steps of all arms. If the
+    source of the data cannot be read, the arm is trained on generated text.
     """
     try:
         trial = config_of(plan, arm, plan.trial_steps, folder)

@@ -208,7 +208,7 @@ def several(nodes: int) -> Generator[Raylets]:
 
 
 def rows_of(run_dir: Path) -> list[TapeRow]:
-    """Return all events of a run, from its tape."""
+    """Return all rows of a run's tape, oldest first."""
     depot = Folder(run_dir)
     return read_tape(depot, load_layout(depot).fingerprint).events
 

@@ -188,7 +188,7 @@ class LightLearner:
             self._happens(Offered(p, self._known[p]))
 
     def park(self) -> None:
-        """Stop stepping, but go on handing in."""
+        """Stop stepping, but continue to hand in."""
         self._happens(Parked())
 
     def leave(self) -> Progress:

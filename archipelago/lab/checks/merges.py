@@ -79,7 +79,7 @@ def _shares(memory: JudgeMemory, contributions: Sequence[Contribution]) -> list[
     """Return the weight of each contribution, tokens^2/steps, normalised to a sum of one.
 
     No weight exceeds MOST_SHARE times the contribution's share of the steps. The weights over that
-    limit are capped one at a time, the most excessive first.
+    limit are capped one at a time, the most excessive first. Edition 0 of the rules has no limit.
     """
     steps = [c.id.to_step - c.id.from_step for c in contributions]
     raw = [c.tokens**2 / count for c, count in zip(contributions, steps, strict=True)]

@@ -20,7 +20,7 @@ number.
                      callbacks
     lease_reader     the data of a learner: leases, and the windows that it reads of them
     poison           the hand-ins of a poisoned learner
-    lies             the words of a lying learner: one number is changed
+    lies             the messages of a lying learner: one number is changed
     syncer           the syncer's place: shell, tape, death, return
     payloads         the stand-ins for encoded arrays
     integer_shard    the stand-in for a shard's arithmetic and files: integers

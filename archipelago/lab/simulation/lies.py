@@ -1,7 +1,7 @@
 """The messages of a lying learner of the simulator: one number is changed.
 
 Every integer that the protocol's validation lets through is equally likely. A lie that validation
-would refuse (the word of another life, a missing fragment, more than 2^53) is not told.
+would refuse (a message of another life, a missing fragment, more than 2^53) is left out.
 """
 
 from __future__ import annotations

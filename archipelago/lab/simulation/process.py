@@ -1,4 +1,4 @@
-"""The process of a simulated island: its properties, and its links to the rest."""
+"""The process of a simulated island: its properties, and its link to syncer and shards."""
 
 from __future__ import annotations
 

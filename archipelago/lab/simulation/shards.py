@@ -135,7 +135,7 @@ class SimShards:
     # --- contents ---------------------------------------------------------------------------------
 
     def published(self, merged: Iterable[ContributionId]) -> None:
-        """Record that the syncer ordered a version with these contributions to be public."""
+        """Record the contributions of a version that the syncer ordered to be published."""
         self._merged.published(merged)
 
     def made_public(self, said: Publication) -> None:

@@ -206,7 +206,7 @@ def _in_step() -> Generator[None]:
     """Restart all hosts if the block raises.
 
     A failure on the first host only would leave the others waiting for its devices, or for the
-    answer to a message that nobody reads.
+    answer to a message that is never read.
     """
     try:
         yield

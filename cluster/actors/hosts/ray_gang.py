@@ -95,7 +95,7 @@ class RayGang:
         return put
 
     def _share(self, pieces: Sequence[MomentPieceRef], leaves: int) -> list[ray.ObjectRef]:
-        """Have each other host pull its share of a donor's moments, of so many leaves.
+        """Have each other host pull its share of a donor's moments, which have `leaves` leaves.
 
         Each will answer with the reason why it has no share, or with None.
         """

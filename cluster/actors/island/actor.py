@@ -119,7 +119,7 @@ class IslandActor(BreakableIsland):
 
     @its_own("control", Reason.WORDS)
     def park(self, life: Life) -> None:
-        """Have the learner stop stepping in this life, but go on handing in and adopting."""
+        """Have the learner stop stepping in this life, but continue to hand in and adopt."""
         if (learner := self._learner) is not None:
             learner.park(life)
 

@@ -185,7 +185,10 @@ class FragmentReader:
         return [_opened(parcel, parts) for parcel in parcels]
 
     def _rate(self, p: Fragment, came: Came) -> float:
-        """Return this process's pull rate in bytes a second; measure it on first use."""
+        """Return this process's pull rate in bytes a second; measure it on first use.
+
+        The measurement is retried for as long as the holder of the fragment is unreachable.
+        """
         while (bytes_s := self._fetching.bytes_s) is None:
             try:
                 return self._fetching.measure(

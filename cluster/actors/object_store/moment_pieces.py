@@ -118,9 +118,10 @@ class Giving:
     def once(
         self, life: Life, split: Split, put: Callable[[], list[MomentPieceRef] | None]
     ) -> list[MomentPieceRef] | None:
-        """Return the pieces once they are copied and `put`; None if there are none.
+        """Return the pieces of this split, as `put` returns them; None if there are none.
 
-        Requests for different splits are served one after the other.
+        Identical requests at the same time share one call of `put`, and wait for it. Requests for
+        different splits are served one after the other.
 
         Errors: those of `put`; Ray's, if the store has no room.
         """

@@ -119,7 +119,7 @@ class Rates:
 
 
 def parts_of(nbytes: int, bytes_s: float) -> int:
-    """Return the number of parts of an object of so many bytes for a link of this rate."""
+    """Return the number of parts of an object of this size for a link of this rate."""
     return max(1, math.ceil(nbytes / max(MIN_PART_BYTES, PART_S * bytes_s)))
 
 

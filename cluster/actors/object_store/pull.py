@@ -89,7 +89,7 @@ class Fetching:
         """Measure the link in bytes a second, before the first pull.
 
         The result is infinite where everything to be pulled is small. `probed`: asks for an object
-        of so many bytes. `came`: as in `pull`.
+        of that many bytes. `came`: as in `pull`.
 
         An object that takes a second measures the rate of the link; a smaller one measures latency.
 
@@ -139,7 +139,7 @@ class Fetching:
         return [found[number] for number in sorted(found)]
 
     def _pull(self, reference: ray.ObjectRef, over: Event) -> Any:
-        """Wait for an object, until its pull is over; after that nobody reads the result."""
+        """Wait for an object, until its pull is over; after that the result is not needed."""
         while not over.is_set():
             if self._is_there is None or self._is_there(reference):
                 return self._get(reference)

@@ -76,7 +76,7 @@ class RingActor(Conductor):
     async def status(self) -> RunStatus:
         """Return the status of the run.
 
-        Errors: `RunFailed` if the conductor cannot go on.
+        Errors: `RunFailed` if the conductor cannot continue.
         """
         shell = await self._open()
         if (error := shell.failure) is not None:
@@ -99,7 +99,7 @@ class RingActor(Conductor):
         await self._ordered(RingStop(why))
 
     async def drain(self, island: Island, why: str) -> None:
-        """Have an island leave after the step under way; the others go on."""
+        """Have an island leave after the step under way; the others continue."""
         await self._ordered(RingDrain(island, why))
 
     async def _ordered(self, order: RingStop | RingDrain) -> None:

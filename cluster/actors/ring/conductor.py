@@ -49,7 +49,7 @@ Any other exception is a bug, and ends the run.
 class Conductor(Breakable):
     """An actor that conducts one ring after another.
 
-    A process that finds a memory in the depot is a restart: the run goes on from the last snapshot.
+    If the depot has a memory, this process is a restart: it continues from the last snapshot.
     """
 
     def __init__(

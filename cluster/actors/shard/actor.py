@@ -61,7 +61,7 @@ class ShardActor(Breakable):
         self._offers = Offers(parsed_config, self._actors, self._public.sharing)
 
     def _unheard(self, error: BaseException) -> None:
-        """Record an exception that nobody awaited, for the next answer to `publish`."""
+        """Record an exception that was never awaited, for the next answer to `publish`."""
         self._offers.fail(None, raised(Reason.UNHEARD, error))
 
     async def progress(self) -> int:
@@ -144,7 +144,7 @@ class ShardActor(Breakable):
         return await asyncio.to_thread(self._shard.whole, fragments)
 
     async def probe(self, nbytes: int) -> Probe | None:
-        """Return an object of so many bytes, to measure a link with; None as in `whole`."""
+        """Return an object of that many bytes, to measure a link with; None as in `whole`."""
         return await self._public.sharing.probe(nbytes) if self._shard.has_model else None
 
     async def shared(

@@ -24,7 +24,7 @@ async def all_parts(
 ) -> Sequence[Part] | Failure | str:
     """Return the parts of all hosts for a fragment of `size` elements, in order, or why not.
 
-    A `Failure` is the island's fault; a message is nobody's.
+    A `Failure` is the island's fault; a string explains a loss that is no fault of the island.
     """
 
     def bad(part: object) -> str | None:

@@ -51,7 +51,7 @@ class Offers:
     ) -> Reached | None:
         """Offer a publication to the learners in these seats, each in a task of its own.
 
-        Return whom the fragment's last publication has reached; None if nobody.
+        Return the learners that the fragment's last publication has reached; None if none.
         """
         reached = self._arrivals.sent(order.fragment, order.version, time.monotonic())
         self._sharing.forget(order.fragment)

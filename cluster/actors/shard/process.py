@@ -65,7 +65,7 @@ class ShardProcess:
 
         `code`: the digest of the outer optimizer's code when the run began (`user_sha256`).
         `owner`: the number of the run's owner, for its `Fence`. `unheard`: receives the exceptions
-        of jobs that nobody awaits.
+        of jobs that are never awaited.
         """
         self._config, self._code, self._depot = config, code, depot
         self._fence = Fence(depot, owner)
@@ -198,7 +198,7 @@ class ShardProcess:
         return obey
 
     async def _alone(self, call: Callable[[], T]) -> T:
-        """Call on the arithmetic thread, while nothing is being stored either."""
+        """Run `call` on the arithmetic thread while nothing is being stored; return its result."""
         return await self.storing.alone(lambda: self.arithmetic.submit(call).result())
 
     async def compute(self, call: Callable[..., T], *arguments: object) -> T:

@@ -167,7 +167,7 @@ class RayPorts(Ports):
         await self._tell(order.life, "cease", order)
 
     async def park(self, life: Life) -> None:
-        """Tell a learner to stop stepping, and to go on handing in."""
+        """Tell a learner to stop stepping, and to continue to hand in."""
         await self._tell(life, "park", life)
 
     async def leave(self, life: Life) -> Progress | None:

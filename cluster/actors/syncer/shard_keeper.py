@@ -1,7 +1,7 @@
 """The watch over the shards, and the recovery of shards that died.
 
 If a shard dies, normally only its fragments are away for a moment. The whole run begins a new
-generation if learners cannot go on without the shard's data, or if a public version died with it.
+generation if learners cannot continue without the shard's data, or if a public version is lost.
 """
 
 from __future__ import annotations
