@@ -111,7 +111,7 @@ ROUND = Machine(
 
 
 def seen(schedules: int) -> dict[Machine, set[Move]]:
-    """Return the moves of each machine in so many schedules."""
+    """Return the moves of each machine in that many schedules."""
     from tests import state_moves as moves
 
     found = {machine: set[Move]() for machine in (LEARNER, ROUND, *moves.MACHINES)}

@@ -289,7 +289,7 @@ class Head:
         return self.actors[name]
 
     async def is_asked(self) -> None:
-        """Wait, while the event loop goes on, until `waits` is looked up."""
+        """Wait, while the event loop runs, until `waits` is looked up."""
         while not self.asked.is_set():
             await asyncio.sleep(0.001)
 

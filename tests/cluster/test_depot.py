@@ -245,7 +245,7 @@ def test_lines_of_a_bucket_wait_for_a_flush(bucket: Bucket) -> None:
 
 
 def test_unavailable_bucket_delays_a_tape_without_blocking(bucket: Bucket) -> None:
-    """Write everything pending in order once the bucket is back; nobody waits for it meanwhile."""
+    """Write everything pending in order once the bucket is back; no caller waits meanwhile."""
     tape = taped(bucket, OF_EVERY_KIND[:2])
     growing: Any = tape._file
     growing._bucket = Bucket("s3://there-is-none?" + bucket._uri.partition("?")[2], "run")

@@ -1,6 +1,6 @@
-"""Tests of a depot whose system calls fail once each: the run goes on and is durable again.
+"""Tests of a depot whose system calls fail once each: the run continues and is durable again.
 
-Where it cannot go on, it reports the error.
+If it cannot continue, it reports the error.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Run:
         return durable is True
 
     async def syncer(self) -> SyncerActor:
-        """Start a syncer, which goes on from what its predecessor left."""
+        """Start a syncer, which continues from what its predecessor left."""
         said = self.config.model_dump_json()
         syncer = SyncerActor(said, "run", "nowhere", str(self.where), "", self.owner_number)
         await self.told.again(lambda: syncer.open(LAYOUT))

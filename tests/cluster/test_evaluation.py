@@ -1,4 +1,4 @@
-"""Tests of an evaluator that raises, dies, hangs or is slow: the fleet goes on and reports it."""
+"""Tests of an evaluator that raises, dies, hangs or is slow: the fleet continues and reports it."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Call:
 class World:
     """One learner's fragment, its shard and its syncer, and what is true of each message.
 
-    `orphans` are calls of a shard that has died since; they go on at the learner.
+    `orphans` are calls of a shard that has died since; they still run at the learner.
     """
 
     chance: random.Random
@@ -215,7 +215,7 @@ class World:
             self.heard_of([self.chance.choice(sorted(self.merged))])
 
     def shard_dies(self) -> None:
-        """Lose all that the shard held, even if nobody knew of it.
+        """Lose all that the shard held, even if the syncer did not know of it.
 
         The shard may have been told to publish what it had staged.
         """

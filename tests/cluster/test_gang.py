@@ -350,7 +350,7 @@ def test_version_is_offered_with_its_arrays_once_all_hosts_have_it() -> None:
     lead.heard(Placed(LIFE, P, two, mean=True))
     assert offered == []
     lead.heard(Placed(LIFE, P, two, mean=True))
-    lead.heard(Placed(LIFE, P, one, mean=True))  # nobody needs it any more
+    lead.heard(Placed(LIFE, P, one, mean=True))  # it is not needed any more
     lead.placed(LIFE, Q, one, first)
     ((p, version, offer),) = offered
     assert (p, version) == (P, two)

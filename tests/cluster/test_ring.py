@@ -1,6 +1,6 @@
 """Tests of the rules of a ring, event by event.
 
-The rules decide which islands are in a ring, from which step it goes on, and when all pause.
+The rules decide which islands are in a ring, from which step it continues, and when all pause.
 """
 
 from __future__ import annotations

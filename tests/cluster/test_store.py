@@ -336,9 +336,9 @@ def test_generation_that_died_early_does_not_hide_the_next(
 
 @pytest.mark.parametrize("start", [0, 4, 5])
 def test_events_of_a_cut_off_syncer_are_void(tmp_path: Path, start: int) -> None:
-    """A syncer on a node that was cut off wrote on.
+    """A syncer on a node that was cut off still wrote.
 
-    The next generation went on from what it had found.
+    The next generation continued from what it had found.
     """
     cut_off = written(tmp_path, OF_EVERY_KIND[:4])
     cut_off.sync()

@@ -1,6 +1,6 @@
 """Tests of storing beside everything else.
 
-Storing takes a share of the time, and a depot that does not answer stops nobody.
+Storing takes a share of the time, and a depot that does not answer stops no round.
 """
 
 from __future__ import annotations

@@ -93,5 +93,5 @@ def test_folder_with_names_of_ours_is_refused(tmp_path: Path, name: str) -> None
 
 
 def test_folder_with_our_own_source_is_accepted() -> None:
-    with pytest.raises(UserMistake, match="cannot be used"):  # it gets as far as the address
+    with pytest.raises(UserMistake, match="cannot be used"):  # only the address is refused
         submit(load(TINY), "name", "http://127.0.0.1:1", TINY.parents[1])

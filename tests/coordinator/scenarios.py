@@ -11,7 +11,7 @@ follows: the time in seconds and the event. `a` is the present life of island a,
 `f0` is a fragment.
 
     join a b [layout=x] [tokens=100] [region=eu]
-                                        each island asks for a life and trains so many tokens
+                                        each island asks for a life and trains that many tokens
                                         a step
     steps a=3 b=2 [took=1]              each reports its steps so far, and the seconds of one
     arrive a f0 0-3 [base=v0] [norm=1] [layout=x] [tokens=300] [as=other]

@@ -668,7 +668,7 @@ def test_carrying_keeps_steps_since_the_hand_in(begin: Begin, inner: Inner, enco
 def test_carrying_keeps_a_hand_in_that_is_not_yet_merged(
     begin: Begin, inner: Inner, encode: Where
 ) -> None:
-    """The hand-in was late for its round and is to be merged in the next one.
+    """The hand-in was late for its round and will be merged in the next one.
 
     Until then the learner trains on with those steps in place, and hands them in nowhere else.
     """

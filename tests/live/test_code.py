@@ -1,4 +1,4 @@
-"""A user edits the task's module while the run is going on."""
+"""A user edits the task's module during the run."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ from tests.shells.scheduler import Scheduler
 CALL_S = 0.05
 """Seconds of the longest call to Ray or to an actor."""
 QUICK_S = 0.5
-"""Seconds within which a process must get an answer, which waits for nobody."""
+"""Seconds within which a process must get an answer, which waits for no other process."""
 WISH_S = 40.0
 """Seconds within which users must get an answer.
 
@@ -54,7 +54,7 @@ They wait until the fleet is up and has written the request down.
 LIVES_S = 3.0
 """Seconds of the longest life of an island's process."""
 LOOKS = 60
-"""The number of the keeper's looks until the run finishes by itself."""
+"""The number of the keeper's looks after which the run finishes without a request."""
 HANG_S = 4.0
 
 

@@ -20,7 +20,7 @@ BEGUN = "config.toml"
 
 
 def play(s: Scheduler) -> None:
-    """Play one schedule; nobody takes the run over, and the last entry says that it was left."""
+    """Play one schedule; no other owner takes the run, and the last entry says that it was left."""
     with s.controls(ownership):
         _Play(s).run()
 

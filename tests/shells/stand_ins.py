@@ -89,7 +89,7 @@ def stand_ins_of(s: Scheduler) -> dict[int, object]:
             self.waiting.append(rung)
             self.lock.owner, self.lock.depth = None, 0
             came = s.point("condition", lambda: rung[0], timeout)
-            if not came:  # by identity: two waiters that nobody has notified are equal
+            if not came:  # by identity: two waiters that were not notified are equal
                 self.waiting = [each for each in self.waiting if each is not rung]
             s.point("lock after condition", lambda: self.lock.owner is None)
             self.lock.owner, self.lock.depth = threading.get_ident(), depth
