@@ -30,7 +30,7 @@ def test_observed_moves_are_in_the_tables() -> None:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_what_is_in_the_tables_is_what_the_rules_do() -> None:
+def test_state_tables_match_the_rules() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert rewritten(page, seen(SCHEDULES)) == page
 

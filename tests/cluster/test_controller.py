@@ -394,7 +394,7 @@ def dying(fleet: Fleet, seat: str, contributions: int = 0) -> Callable[[], View]
     return look
 
 
-def test_crash_looping_island_is_set_aside_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_crash_looping_island_is_set_aside_and_the_run_continues(tmp_path: Path) -> None:
     cluster = FakeCluster(config_of(2))
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
     cluster.script = [seen(), seen(), *[dying(fleet, "eu-0")] * 3, seen(), FINISHED]

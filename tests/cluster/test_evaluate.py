@@ -61,7 +61,7 @@ def test_look_samples_the_windows_of_the_summary(
 
 
 @pytest.mark.parametrize(("batches", "sample"), [(1, 0.0), (3, 1.0), (4, 1.5), (7, 2.25)])
-def test_look_uses_all_batches_or_four_of_them(
+def test_evaluation_uses_all_batches_or_a_sample_of_four(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int, sample: float
 ) -> None:
     judge = evaluator(tmp_path, monkeypatch, batches)

@@ -371,7 +371,7 @@ def test_payload_of_wrong_length_or_type_is_refused_at_the_gate(plays: Any) -> N
     plays(scene, hand_in=does)
 
 
-def test_island_that_raises_in_offer_is_lost_and_publication_goes_on(
+def test_island_that_raises_in_offer_is_lost_and_publication_continues(
     plays: Any,
 ) -> None:
     """The failure is reported with the answer to the next publication."""

@@ -60,7 +60,7 @@ def test_places_missing_islands() -> None:
     assert deeds(reconciled([B, A], {}, 0.0)) == [("place", A), ("place", B)]
 
 
-def test_waits_for_a_place_and_starts_what_is_placed() -> None:
+def test_island_waits_for_a_placement_and_then_starts() -> None:
     assert reconciled([A], holding(Hold.WAITING), 1e6) == []
     assert deeds(reconciled([A], holding(Hold.PLACED), 0.0)) == [("start", A)]
     assert reconciled([A], holding(Hold.RUNNING), 0.0) == []

@@ -160,7 +160,7 @@ def test_host_with_a_wrong_key_is_refused(hosts: Hosts) -> None:
     first.entered()
 
 
-def test_silent_strangers_delay_nobody_and_are_disconnected(
+def test_silent_strangers_delay_no_host_and_are_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Port scanners and health checks connect and wait."""

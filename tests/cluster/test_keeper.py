@@ -297,7 +297,7 @@ def test_model_without_a_place_can_be_saved_elsewhere_and_the_run_ends(
     assert str(there) in str(fleet.outcome.missing)
 
 
-def test_model_of_a_live_run_can_be_saved_while_it_goes_on(tmp_path: Path) -> None:
+def test_model_of_a_live_run_can_be_saved(tmp_path: Path) -> None:
     cluster = FakeCluster(config_of(2))
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
     with pytest.raises(UserMistake, match="is starting: it has no model yet"):
@@ -422,7 +422,7 @@ def hanging(hang_s: float) -> Config:
     return config_of(2, durability={"hang_s": hang_s})
 
 
-def test_syncer_that_hangs_is_restarted_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_syncer_that_hangs_is_restarted_and_the_run_continues(tmp_path: Path) -> None:
     cluster = Stopping(hanging(0.05))
 
     def stops() -> View:

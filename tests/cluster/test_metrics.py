@@ -325,9 +325,7 @@ def test_files_that_cannot_be_written_are_written_later(
         exporter.stop()
 
 
-def test_port_in_use_is_retried_for_a_run_that_goes_on(
-    tmp_path: Path, monitor: MonitorConfig
-) -> None:
+def test_port_in_use_is_retried_if_it_is_not_needed(tmp_path: Path, monitor: MonitorConfig) -> None:
     first = Exporter(tmp_path / "one", monitor, lambda: None)
     first.start()
     port = int(json.loads((tmp_path / "one" / TARGET).read_text())[0]["targets"][0].split(":")[1])

@@ -189,7 +189,7 @@ def test_concurrent_owners_have_one_winner(depot: Depot) -> None:
     assert sum(each.lost is None for each in took) == 1
 
 
-def test_restarted_fleet_goes_on_and_its_former_process_ends(depot: Depot) -> None:
+def test_restarted_fleet_continues_and_its_former_process_ends(depot: Depot) -> None:
     """The former process may still live, cut off.
 
     Everything else that the fleet has started belongs to the later process.

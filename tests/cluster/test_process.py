@@ -261,7 +261,7 @@ def test_joining_learners_do_not_block_hand_ins_or_offers(
         pool.shutdown()
 
 
-def test_break_down_ends_a_process_only_by_its_own_life(
+def test_break_down_ends_the_process_only_for_its_own_life(
     island: Callable[[Any], IslandActor], fleet: Fleet
 ) -> None:
     actor: Any = island(raising(RuntimeError()))

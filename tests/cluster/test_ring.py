@@ -105,7 +105,7 @@ def test_death_without_elasticity_takes_all_back_to_the_snapshot() -> None:
     assert told.ring.trained == 176
 
 
-def test_elastic_ring_goes_on_after_a_death_and_pauses_for_a_rejoin() -> None:
+def test_elastic_ring_continues_after_a_death_and_pauses_for_a_rejoin() -> None:
     told = Told(elastic=True)
     told.begun()
     told(StepsFinished(1, held(17)), RingMemberLost(B, "killed"))
@@ -143,7 +143,7 @@ def test_death_of_all_members_goes_back_to_the_snapshot() -> None:
     assert told.ring.lost == 70
 
 
-def test_drained_member_leaves_after_its_step_and_the_others_go_on() -> None:
+def test_drained_member_leaves_after_its_step_and_the_others_continue() -> None:
     told = Told(elastic=True)
     told.begun()
     assert told(RingDrain(Island("b"), "asked")) == [Pause(1, "b leaves")]

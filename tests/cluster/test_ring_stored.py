@@ -79,7 +79,7 @@ EFFECTS: tuple[tuple[Effect, dict[str, object]], ...] = (
 )
 
 
-def test_stored_ring_is_read_back_and_goes_on() -> None:
+def test_stored_ring_is_read_back_and_continues() -> None:
     memory, state, damage = read_back(STORED)
     assert damage is None
     assert memory is not None

@@ -252,7 +252,7 @@ def test_fleet_memory_is_read_back_or_refused(elsewhere: Path) -> None:
             fleet_file.load_fleet_memory(depot)
 
 
-def test_resume_goes_on_without_a_damaged_fleet_memory(elsewhere: Path) -> None:
+def test_resume_continues_without_a_damaged_fleet_memory(elsewhere: Path) -> None:
     (elsewhere / fleet_file.FLEET_FILE).write_text("{")
     runs.reopen(elsewhere, config())
     assert fleet_file.load_fleet_memory(Folder(elsewhere)) is None

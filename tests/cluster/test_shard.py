@@ -178,7 +178,7 @@ def test_missing_base_is_an_error() -> None:
         story.merge({B: (0, numbers(9))})
 
 
-def test_holds_twelve_bytes_a_parameter_and_what_is_in_flight() -> None:
+def test_shard_holds_twelve_bytes_per_parameter_and_contributions_in_flight() -> None:
     """The shard also holds the last differences, however many versions there were."""
     size, wire, keep = LAYOUT.sizes[F0], Wire.INT8, 3
     story = Story(Anchor.BASE, wire, keep)

@@ -171,7 +171,7 @@ def received(shard: ShardActor, p: Fragment, base: Version) -> Contribution:
     )
 
 
-def test_merges_of_other_fragments_go_on_while_one_is_stored(
+def test_merges_of_other_fragments_continue_while_one_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: Hanging
 ) -> None:
     monkeypatch.setattr(storing, "SILENCE_S", 0.2)

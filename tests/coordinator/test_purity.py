@@ -111,7 +111,7 @@ def run() -> Run:
     return a_run(RULE)
 
 
-def test_run_publishes_enough_to_be_worth_repeating(run: Run) -> None:
+def test_sampled_run_publishes_many_versions(run: Run) -> None:
     _, effects = told(RULE, run)
     published = [effect for effect in effects if isinstance(effect, Publish)]
     assert len(published) > 8 * RULE.schedule.fragments

@@ -209,7 +209,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("hosts", "devices", "sizes"), CASES)
-def test_hosts_are_together_what_one_is(
+def test_several_hosts_train_like_one_host(
     hosts: int,
     devices: int,
     sizes: tuple[int, int, int],

@@ -195,13 +195,13 @@ def of_eight(test: Callable[..., None]) -> Callable[..., None]:
 
 
 @of_eight
-def test_twenty_rounds_on_any_mesh_come_to_the_fragments_of_one_device(said: Any) -> None:
+def test_twenty_rounds_on_any_mesh_give_the_fragments_of_one_device(said: Any) -> None:
     assert len(said["apart"]) == len(MESHES)
     assert max(said["apart"].values()) < 1e-3, said["apart"]
 
 
 @of_eight
-def test_of_the_same_parameters_the_hand_in_is_the_same_to_the_last_bit(said: Any) -> None:
+def test_equal_parameters_give_equal_hand_ins_bit_for_bit(said: Any) -> None:
     assert len(said["bits"]) == (len(MESHES) + 1) * len(Wire)
     assert all(said["bits"].values()), [name for name, same in said["bits"].items() if not same]
 
@@ -214,13 +214,13 @@ def test_parameters_and_moments_are_split_over_fsdp_and_tensor(said: Any) -> Non
 
 
 @of_eight
-def test_moments_that_are_shared_are_those_of_one_device(said: Any) -> None:
+def test_shared_moments_equal_those_of_one_device(said: Any) -> None:
     assert len(said["moments"]) == len(MESHES)
     assert max(said["moments"].values()) < 1e-3, said["moments"]
 
 
 @of_eight
-def test_what_is_put_in_place_lies_where_the_step_wants_it(said: Any) -> None:
+def test_adopted_parameters_have_the_sharding_of_the_step(said: Any) -> None:
     assert said["right"] == {str(sizes): True for sizes, _, _ in MESHES}
 
 

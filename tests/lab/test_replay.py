@@ -74,7 +74,7 @@ def flip(path: Path, place: int) -> None:
     path.write_bytes(content)
 
 
-def test_run_is_rebuilt_to_the_last_bit(replay: Replay, run_dir: Path) -> None:
+def test_run_is_rebuilt_bit_for_bit(replay: Replay, run_dir: Path) -> None:
     code, out, err = replay()
     result = json.loads(out)
     assert (code, err, result["exact"]) == (0, "", True)

@@ -99,7 +99,7 @@ WAITING = {
 
 @pytest.mark.parametrize("wires", [("f32", "f32"), ("int4", "int4"), ("bf16", "int8")])
 @pytest.mark.parametrize("how", WAITING)
-def test_lock_step_rounds_equal_plain_turns_to_the_last_bit(
+def test_lock_step_rounds_equal_plain_turns_bit_for_bit(
     text: Path, how: str, wires: tuple[str, str]
 ) -> None:
     """Reports, leases, hand-ins and adoptions go through the rules, at any pace."""

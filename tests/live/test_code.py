@@ -23,7 +23,7 @@ def said_of(here: Place, island: str) -> str:
     return next(each["why"] for each in here.last_status["islands"] if each["island"] == island)
 
 
-def test_an_island_that_comes_back_with_other_code_is_not_let_in_and_the_run_goes_on() -> None:
+def test_island_that_returns_with_other_code_is_refused_and_the_run_continues() -> None:
     with place() as here:
         (here.folder / "mine.py").write_text(TASK)
         (settings := here.folder / "settings.py").write_text('preset = "byte-tiny"\n')

@@ -45,7 +45,7 @@ def task(data):
 
 
 @pytest.mark.long
-def test_a_run_that_needs_all_ends_though_one_hangs_when_it_is_stopped() -> None:
+def test_stopped_run_that_needs_all_islands_ends_although_one_hangs() -> None:
     """The run waits as long as for a straggler, and no longer."""
     with place() as here:
         (here.folder / "hanging.py").write_text(HANGING_TASK)
@@ -95,7 +95,7 @@ def task(data):
 
 
 @pytest.mark.long
-def test_ctrl_c_while_the_last_model_is_judged_leaves_model_and_summary_at_once() -> None:
+def test_ctrl_c_during_the_last_evaluation_keeps_model_and_summary() -> None:
     with place() as here:
         (here.folder / "endless.py").write_text(ENDLESS_TASK)
         config = here.folder / "endless.toml"

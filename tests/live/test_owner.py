@@ -20,7 +20,7 @@ def asks(here: Place, *more: str) -> tuple[str, ...]:
 
 
 @pytest.mark.long
-def test_a_run_that_goes_on_cannot_be_resumed_although_its_directory_does_not_say_where() -> None:
+def test_live_run_is_not_resumed_if_its_address_file_is_missing() -> None:
     """The second acts as if on another machine, with its own directory and the same depot."""
     with place() as here:
         (there := here.folder / "depots").mkdir()
@@ -41,7 +41,7 @@ def test_a_run_that_goes_on_cannot_be_resumed_although_its_directory_does_not_sa
 
 
 @pytest.mark.long
-def test_of_two_that_resume_a_run_at_once_one_goes_on() -> None:
+def test_one_of_two_simultaneous_resumes_takes_the_run() -> None:
     with place() as here:
         process = here.start(*asks(here))
         until(lambda: here.merges > 4 or process.poll() is not None)

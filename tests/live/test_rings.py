@@ -104,7 +104,7 @@ def ran(mode: str, run_dir: Path, *more: str) -> dict[str, Any]:
         pytest.param("data-parallel", "nan", marks=pytest.mark.long),
     ],
 )
-def test_a_ring_with_a_death_is_one_process_with_what_was_there(
+def test_ring_with_a_death_matches_one_process_with_the_live_members(
     mode: str, kind: str, tmp_path: Path
 ) -> None:
     """An elastic ring shrinks for a while, from the survivors' state; others use the snapshot.
@@ -129,7 +129,7 @@ def test_a_ring_with_a_death_is_one_process_with_what_was_there(
 
 
 @pytest.mark.long
-def test_a_ring_is_one_process_with_the_summed_batch(tmp_path: Path) -> None:
+def test_ring_matches_one_process_with_the_summed_batch(tmp_path: Path) -> None:
     summary = ran("data-parallel", tmp_path / "run")
     config, formed = load(tmp_path / "run" / "config.toml"), rings(tmp_path / "run")
     assert formed == [Formed(3, 0, 0)]
@@ -143,7 +143,7 @@ def test_a_ring_is_one_process_with_the_summed_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_ring_that_was_killed_as_a_whole_goes_on_from_its_snapshot(tmp_path: Path) -> None:
+def test_ring_killed_as_a_whole_continues_from_its_snapshot(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with place() as here:
         process = here.start(*command("data-parallel", run_dir))

@@ -216,7 +216,7 @@ def test_saved_model_has_the_fingerprint_of_the_summary(killed: Killed) -> None:
     assert fingerprint(flats) == killed.summary["global_sha256"]
 
 
-def test_replay_rebuilds_the_run_to_the_last_bit(killed: Killed) -> None:
+def test_replay_rebuilds_the_run_bit_for_bit(killed: Killed) -> None:
     with place() as here:
         result = here.run("replay", str(killed.run_dir), "--json")
     assert result.code == 0, result.err
@@ -364,7 +364,7 @@ def test_failing_task_ends_the_run_with_its_traceback() -> None:
 
 
 @pytest.mark.long
-def test_a_planned_drain_that_would_leave_too_few_does_not_happen_and_the_run_goes_on() -> None:
+def test_planned_drain_below_the_quorum_has_no_effect() -> None:
     plan = f'faults.plan=[{{at_step=5, kind="drain", island="{VICTIM}"}}]'
     with place() as here:
         finished = here.run(
@@ -419,7 +419,7 @@ def test_killed_syncer_and_shard_return_without_losing_a_version() -> None:
 
 
 @pytest.mark.long
-def test_a_shard_that_dies_while_nobody_needs_it_is_back_when_somebody_does() -> None:
+def test_shard_that_dies_while_idle_is_back_when_it_is_needed() -> None:
     """Without a round for hours, a joining island would wait for its model for ever."""
     with place() as here:
         process = begin(here, "--set", "sync.every=100000")
@@ -473,7 +473,7 @@ def test_run_killed_as_a_whole_resumes_where_it_was() -> None:
 
 
 @pytest.mark.long
-def test_a_disk_that_takes_nothing_more_stops_nobody() -> None:
+def test_unwritable_disk_does_not_stop_the_run() -> None:
     """The run reports the error, and writes everything when there is room again.
 
     The errors are real ones of the kernel: a limit on file sizes is set for both processes from
@@ -520,7 +520,7 @@ for_s = 1.0
 
 
 @pytest.mark.long
-def test_faults_of_every_kind_are_survived_and_nothing_is_broken() -> None:
+def test_run_survives_faults_of_every_kind_without_violations() -> None:
     """The faults come from the plan that the simulator plays too, and from another terminal.
 
     See tests/lab/test_simulation_config.py. An island that hangs is left out, and may return.
@@ -586,7 +586,7 @@ def test_warm_spare_takes_over_a_killed_island() -> None:
 
 
 @pytest.mark.long
-def test_a_spare_takes_over_what_hangs_and_that_one_becomes_a_spare() -> None:
+def test_spare_takes_over_a_hanging_island_whose_process_becomes_a_spare() -> None:
     """The hanging process becomes a spare when it continues, since the island has moved."""
     with place() as here:
         process = live_run(here, "--set", "islands.0.spares=1", "--set", "islands.0.speed=0.3")
@@ -609,7 +609,7 @@ def test_a_spare_takes_over_what_hangs_and_that_one_becomes_a_spare() -> None:
 
 
 @pytest.mark.long
-def test_an_island_that_hangs_is_replaced_if_that_is_the_policy() -> None:
+def test_hanging_island_is_replaced_if_that_is_the_policy() -> None:
     """The hanging process is killed, since it does not receive messages."""
     with place() as here:
         process = live_run(here, "--set", "faults.policy.hang_s=1.0")

@@ -25,7 +25,7 @@ def pid_of(here: Place, kind: str) -> int | None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["Syncer", "Shard", "Evaluator"])
-def test_a_process_that_stands_still_is_restarted_and_the_run_goes_on(kind: str) -> None:
+def test_hanging_process_is_restarted_and_the_run_continues(kind: str) -> None:
     """SIGSTOP is never followed by SIGCONT, and the run does not end."""
     with place() as here:
         process = here.start(

@@ -45,7 +45,7 @@ def task(data):
 
 
 @pytest.mark.parametrize("wire", [pytest.param("f32", marks=pytest.mark.long), "int4"])
-def test_a_run_whose_islands_wait_is_trained_again_to_the_last_bit(wire: str) -> None:
+def test_lock_step_run_is_reproduced_bit_for_bit(wire: str) -> None:
     with place() as here:
         (here.folder / "joined").mkdir()
         (here.folder / "together.py").write_text(TASK)
