@@ -48,7 +48,7 @@ class Reason(StrEnum):
 
 
 class Unjudged(StrEnum):
-    """Why an evaluation of the model failed; also a label of a metric."""
+    """The reason why an evaluation of the model failed; also a label of a metric."""
 
     RAISED = "raised"
     DIED = "died"

@@ -128,7 +128,7 @@ class Contribution(HandIn):
     reference: Reference
     """The name under which the shard keeps the bytes."""
     flaw: str = ""
-    """Why the bytes do not fit the run's wire format; empty if they do."""
+    """The reason why the bytes do not fit the run's wire format; empty if they do."""
     payload: PayloadKind = PayloadKind.DELTA
     parts: int = 1
     """Number of parts in which it was handed in."""
@@ -415,7 +415,7 @@ class Known(NamedTuple):
     """
 
     asked: tuple[int, int]
-    """How often the shard had died, and how often it had asked since.
+    """The number of deaths of the shard, and the number of its requests since the last one.
 
     A message with a smaller pair than one already heard is void.
     """
@@ -498,7 +498,7 @@ class Merge:
     version: Version
     items: tuple[Item, ...]
     why: str
-    """Why the round was closed, in words."""
+    """The reason why the round was closed, for people."""
     last: bool = False
     """Whether the merged delta is taken over as it is, without the outer optimizer.
 

@@ -160,7 +160,7 @@ class LifeSetup:
         return {p: decode(each, owns[p].stop - owns[p].start) for p, each in found.items()}
 
     def _ask_donors(self, donors: Sequence[Life]) -> OptState | None:
-        """Return the moments of the first donor that has good ones; None if none has."""
+        """Return the moments of the first donor whose moments fit; None if there is none."""
         for donor in donors:
             try:
                 if (given := self._link.moments(donor)) is not None:

@@ -48,7 +48,7 @@ class TakeMeans:
 
 @dataclass(frozen=True, slots=True)
 class AskDonors:
-    """The decision to ask these learners for moments in order, and take the first good ones."""
+    """The decision to ask these learners for moments in order, and use the first that fit."""
 
     donors: tuple[Life, ...]
     why: str

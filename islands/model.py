@@ -143,7 +143,7 @@ class _Made:
     deviation: float
     """Standard deviation; 0: the leaf is zero."""
     split: PartitionSpec
-    """How the leaf is split over a mesh."""
+    """The split of the leaf over a mesh."""
 
 
 def _drawn(path: str, made: _Made, seed: int) -> Leaf:

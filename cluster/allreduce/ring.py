@@ -100,9 +100,9 @@ class Ring:
     leaving: frozenset[Island] = frozenset()
     """The islands that drain or have drained."""
     stopping: str | None = None
-    """Why the run stops before its end; None if it does not."""
+    """The reason why the run stops before its end; None if it does not."""
     broken: str | None = None
-    """Why the current or last ring broke; None if it did not."""
+    """The reason why the current or last ring broke; None if it did not."""
     lost: int = 0
     """Tokens that were trained and are not in the model."""
 

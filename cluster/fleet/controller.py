@@ -64,7 +64,7 @@ class Fleet:
 
     @property
     def outcome(self) -> Outcome | None:
-        """How the run ended; None while it is running."""
+        """The outcome of the run; None while it is running."""
         return self._keeper.outcome
 
     @property

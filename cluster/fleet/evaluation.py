@@ -38,7 +38,7 @@ class FinalEvaluation(NamedTuple):
 
     losses: dict[str, float | None]
     why: str | None
-    """Why one of the losses is missing; None if none is."""
+    """The reason why one of the losses is missing; None if none is."""
 
 
 class EvaluationResult(NamedTuple):

@@ -30,7 +30,7 @@ class FleetMemoryWriter:
         self._written: DesiredState | None = None
         self._over = False
         self.trouble: str | None = None
-        """Why the last attempt to write failed; None if it did not."""
+        """The reason why the last write failed; None if it did not."""
 
     @property
     def is_current(self) -> bool:

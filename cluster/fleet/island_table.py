@@ -40,7 +40,7 @@ class HeldIsland:
     broke_as: int | None = None
     """The incarnation that broke; None until the syncer has reported it."""
     why: str = ""
-    """Why it is as it is, for people."""
+    """The reason for its state, for people."""
 
     def begins(self) -> None:
         """Count one more process of this island that begins."""

@@ -104,7 +104,7 @@ class Keeper:
         self.errors = ErrorBudget()
         """The steps of the keeper that failed."""
         self.outcome: Outcome | None = None
-        """How the run ended; None while it is running."""
+        """The outcome of the run; None while it is running."""
         self._began = time.time()
         self._layout: Layout
 

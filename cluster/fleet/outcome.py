@@ -35,7 +35,7 @@ SUMMARY_KEYS = tuple(SUMMARY_FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended: with a summary, or with an error."""
+    """The outcome of a run: a summary, or an error."""
 
     summary: dict[str, object]
     """The final figures; empty if the run has failed."""

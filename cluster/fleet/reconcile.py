@@ -37,7 +37,7 @@ class Holding:
     island: Island
     hold: Hold
     since_s: float
-    """When it reached `hold`."""
+    """The time at which it reached `hold`, in seconds of the monotonic clock."""
     learner: IslandState = "starting"
     """The state of its learner according to the syncer."""
     failures: int = 0
@@ -45,7 +45,7 @@ class Holding:
     breakages: int = 0
     """Processes that ended with an exception since its last contribution."""
     silent_since_s: float | None = None
-    """When its learner was given up; None if it was not, or a process has started since."""
+    """The time at which its learner was given up; None if it was not, or has started since."""
     incarnation: int = 0
     """The incarnation of its learner."""
     relieved: int = -1

@@ -26,7 +26,7 @@ class DesiredState:
     desired: frozenset[Island]
     """Islands that the run should have."""
     stopping: str | None = None
-    """Why the run should end; None if it should continue."""
+    """The reason why the run should end; None if it should continue."""
     pardons: int = 0
     """Times that islands which are set aside were given another chance."""
     number: int = 0
@@ -94,7 +94,7 @@ class Requests:
 
     @property
     def stopping(self) -> str | None:
-        """Why the run should end; None if it should continue."""
+        """The reason why the run should end; None if it should continue."""
         return self.wanted.stopping
 
     @property

@@ -49,7 +49,7 @@ class Shutdown:
         self._waits: Results | None = None  # results with a final model that no place accepts
         self._rescued: tuple[Results, SavedModel] | None = None
         self.trouble: str | None = None
-        """Why the end cannot be written; None if it can."""
+        """The reason why the end cannot be written; None if it can."""
 
     def not_yet(self) -> None:
         """Note that the run is still running, and forget any earlier attempt."""

@@ -27,7 +27,7 @@ class Spare:
     seat: Seat
     group: str
     heard_s: float
-    """When it last spoke, or was put there."""
+    """The time of its last message, or of its creation, in seconds of the monotonic clock."""
     place: Place
     actor: Handle | None = None
     starts: int = 0

@@ -39,7 +39,7 @@ class WatchedProcess:
     vital: bool = True
     """Whether the run cannot continue without it."""
     asked_s: float = 0.0
-    """When it was asked last."""
+    """The time of the last request, in seconds in which the watchdog was awake."""
     pending: Pending | None = None
     """The sign that it owes; None if it owes none."""
     heard: bool = False
@@ -47,7 +47,7 @@ class WatchedProcess:
     sign: object = None
     """The last sign; a different one shows progress."""
     moved_s: float = 0.0
-    """When it last made progress."""
+    """The time of its last progress, in the same seconds."""
     restarts: int = 0
     """Times it was restarted since the run last made progress."""
 

@@ -1,4 +1,4 @@
-"""When a shard's versions are stored, and the thread that stores them beside gate and merges.
+"""The pace at which a shard stores its versions, and the thread that does it beside merges.
 
 A thread that does nothing else writes one version at a time. It writes a copy (12 bytes an element
 of one fragment), so that a depot which does not answer blocks no round for long. A version that is
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class StoringPace:
-    """How often each fragment of a shard is stored; times are seconds of one steady clock."""
+    """The pace at which a shard's fragments are stored; times are seconds of one steady clock."""
 
     measured: bool
     """Whether storing is limited to `STORING_SHARE` of the time; else every turn is taken."""
@@ -55,7 +55,7 @@ class StoringPace:
     _took: dict[Fragment, tuple[float, float]] = field(
         default_factory=dict[Fragment, tuple[float, float]]
     )
-    """When the last write of each fragment began, and how long it took."""
+    """The start of the last write of each fragment, and its duration, in seconds."""
 
     def bytes_of(self, p: Fragment) -> int:
         """Return the bytes of a stored version of this fragment."""
@@ -107,7 +107,7 @@ class _Hanging(NamedTuple):
 
     job: Future[bool]
     began_s: float
-    """When it began, seconds of the steady clock."""
+    """The time at which it began, in seconds of the steady clock."""
 
 
 class StoringThread:

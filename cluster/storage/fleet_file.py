@@ -35,7 +35,7 @@ class FleetMemory(TypedDict):
     began: float
     """When the run began, seconds since 1970 by the wall clock."""
     outcome: dict[str, Any] | None
-    """How the run ended; None while it is running."""
+    """The outcome of the run; None while it is running."""
 
 
 def save_fleet_memory(depot: Depot, memory: FleetMemory) -> None:

@@ -31,7 +31,7 @@ class TapeRow(NamedTuple):
     seq: int
     """The number of the event in the run."""
     now_s: float
-    """When the rules took it in, seconds of the syncer's clock."""
+    """The time at which the rules received it, in seconds of the syncer's clock."""
     event: Event
     answer: int
     """The `checksum` of the effects that it had."""

@@ -34,7 +34,7 @@ class Snapshot:
     seq: int
     """The number of events in the state."""
     now_s: float
-    """When it was taken, seconds of the syncer's clock."""
+    """The time at which it was taken, in seconds of the syncer's clock."""
     measures: Any
     """The counters of the run, as plain data."""
     notes: int

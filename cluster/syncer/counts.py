@@ -31,7 +31,7 @@ class Watched:
     vital_life: Life | None = None
     """The life that sent `vitals`."""
     reported_s: float = math.nan
-    """When that life last reported progress; NaN before its first report."""
+    """The time of that life's last report of progress; NaN before its first report."""
     steps: int = 0
     """Inner steps of that life."""
     tokens: int = 0
@@ -47,15 +47,15 @@ class Watched:
     cosine: float | None = None
     """Cosine of its last contribution to the others of that merge."""
     refused: str = ""
-    """Why its last join was refused; empty once one is granted."""
+    """The reason why its last join was refused; empty once one is granted."""
     rejected: bool = False
     """Whether it was refused for good, so that it does not ask again."""
     fault_s: float | None = None
-    """When a fault was last injected; None once a later life has contributed."""
+    """The time of the last injected fault; None once a later life has contributed."""
     fault_life: Life | None = None
     """The life that the fault has hit."""
     failed: str = ""
-    """Why it failed since its last contribution; empty if it has not."""
+    """The reason why it failed since its last contribution; empty if it has not."""
     handed_in: dict[int, int] = field(default_factory=dict[int, int])
     """The step at which the last contribution to each fragment ended, until the next adoption."""
 
@@ -70,24 +70,24 @@ SPANS_KEPT, RECOVERIES_KEPT = 64, 4096
 class Counts:
     """All counters so far: plain data that outlives the process.
 
-    Their size is bounded by the islands, the fragments and the limits here, however long the run
-    is.
+    Times are in seconds of the syncer's clock. The size is bounded by the islands, the fragments
+    and the limits here, however long the run is.
     """
 
     islands: dict[Island, Watched]
     """Measurements of each island."""
     began_s: float
-    """When the run began."""
+    """The time at which the run began."""
     first_s: float
-    """When the first inner step began; NaN before it."""
+    """The time at which the first inner step began; NaN before it."""
     stopping_s: float
-    """When the run began to stop; NaN before."""
+    """The time at which the run began to stop; NaN before."""
     ended_s: float
-    """When the run finished; NaN before."""
+    """The time at which the run finished; NaN before."""
     up_spans: list[tuple[float, float]]
     """The newest spans in which some learner advanced."""
     merged_s: float
-    """When the last merge took place; NaN before the first."""
+    """The time of the last merge; NaN before the first."""
     max_gap_s: float
     """The longest time between two merges."""
     recent: list[int]
@@ -127,9 +127,9 @@ class Counts:
     unsound: int = 0
     """Merges that were undone."""
     jumps: dict[int, str] = field(default_factory=dict[int, str])
-    """Why the last merge of a fragment was undone, until one succeeds."""
+    """The reason why the last merge of a fragment was undone, until one succeeds."""
     not_finite: str = ""
-    """Why the model is not finite; empty if it is."""
+    """The reason why the model counts as not finite; empty if it is finite."""
     adoptions: int = 0
     """Adoptions that followed a hand-in."""
     steps_to_adoption: int = 0

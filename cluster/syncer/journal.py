@@ -39,7 +39,7 @@ class Note(NamedTuple):
     """A fact that was noted."""
 
     now_s: float
-    """When it was noted, seconds of the syncer's clock."""
+    """The time at which it was noted, in seconds of the syncer's clock."""
     kind: str
     """The kind of fact; it tells how `what` is read."""
     what: list[Any]

@@ -42,7 +42,7 @@ class Comeback:
     seq: int
     """Events in this state."""
     last_s: float
-    """When the last of them took place, seconds of the syncer's clock."""
+    """The time of the last of them, in seconds of the syncer's clock."""
     generation: int
     """The number of the generation that begins now."""
     heard: int

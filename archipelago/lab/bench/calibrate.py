@@ -38,7 +38,7 @@ class CalibrationFault:
     """One fault of a plan."""
 
     at: float
-    """When it begins, as a share of the window."""
+    """The start of the fault, as a share of the window."""
     kind: str
     """The fault for the real run, by its name in `chaos`."""
     trouble: Trouble
@@ -46,7 +46,7 @@ class CalibrationFault:
     island: Island
     """The island that it hits."""
     lasts: float = 0.0
-    """How long it lasts if it ends by itself, as a share of the window."""
+    """The length of a fault that ends by itself, as a share of the window; 0 for others."""
 
 
 PLANS: dict[str, tuple[CalibrationFault, ...]] = {

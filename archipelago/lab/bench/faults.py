@@ -65,7 +65,7 @@ class FaultWindow:
     summary: dict[str, Any]
     """The summary of the whole run."""
     hits: int
-    """How often an island was killed."""
+    """The number of kills of islands."""
     lost: LostMerges
     """The merges that the kills undid."""
     advancing: float

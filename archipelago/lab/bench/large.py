@@ -54,7 +54,7 @@ class TapeLengths:
     played: tuple[int, ...]
     """Lengths in syncer steps, with a row each."""
     times: int
-    """How often the longest tape is repeated for one more row."""
+    """The number of repetitions of the longest tape, for one more row."""
 
 
 LONG = TapeLengths(64, (1_000, 10_000, 100_000), 10)

@@ -67,9 +67,9 @@ class MergeRecord:
     """One merge of a fragment."""
 
     opened_s: float
-    """When its round was opened, in seconds of the syncer's clock."""
+    """The time at which its round was opened, in seconds of the syncer's clock."""
     closed_s: float
-    """When its round was closed, in the same seconds."""
+    """The time at which its round was closed, in the same seconds."""
     lives: frozenset[Life]
     """The lives with a contribution in the merge, or on trial beside it."""
     live: frozenset[Life]

@@ -17,7 +17,7 @@ class Returns(StrEnum):
 
 
 class Grow(StrEnum):
-    """When a learner takes in slices that are back.
+    """The moment at which a learner takes in slices that are back.
 
     Every rebuild takes in the slices that are back when it ends, whatever caused it.
     """

@@ -41,7 +41,7 @@ class Configuration(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lockstep:
-    """How learners wait for each other."""
+    """The settings of lock-step training: how learners wait for each other."""
 
     every: int
     """Steps between two merges of the same fragment, H."""

@@ -191,7 +191,7 @@ class ShardNodes:
     gbit_s: float
     """The load of all nodes together, each way."""
     store_every: int
-    """How many versions of a fragment pass from one stored version to the next."""
+    """The number of versions of a fragment from one stored version to the next."""
     why: str
     """The reason for the number of nodes."""
 

@@ -32,11 +32,11 @@ class Trace:
     lasts_s: float
     """The length of the trace in seconds."""
     fails_s: Floats
-    """When a slice fails."""
+    """The times at which a slice fails, in seconds from the start of the trace."""
     back_s: Floats
-    """When it is back."""
+    """The times at which it is back, in the same seconds."""
     sound_since_s: Floats
-    """When the slice came back from its previous failure; minus infinity if it had never failed."""
+    """The times at which it was last back before that; minus infinity before its first failure."""
     slice_of: Ints
     """The index of the slice that fails."""
 

@@ -50,7 +50,7 @@ class FuzzResult:
     events_per_s: float = 0.0
     """Events per second of one core's time."""
     judged: int = 0
-    """How often two merges of a fragment were checked for a learner that keeps pace."""
+    """The number of pairs of merges that were checked for a learner that keeps pace."""
     uncovered_pairs: list[str] = field(default_factory=list[str])
     uncovered_effects: list[str] = field(default_factory=list[str])
     unreachable_pairs: dict[str, str] = field(default_factory=dict[str, str])

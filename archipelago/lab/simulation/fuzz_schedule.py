@@ -25,7 +25,7 @@ class Sum:
     faults: int = 0
     violations: int = 0
     judged: int = 0
-    """How often two merges of a fragment were checked for a learner that keeps pace."""
+    """The number of pairs of merges that were checked for a learner that keeps pace."""
     cpu_s: float = 0.0
     """Seconds of processor time."""
     pairs: set[Pair] = field(default_factory=set[Pair])

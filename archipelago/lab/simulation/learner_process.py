@@ -28,7 +28,7 @@ class Hearing(Protocol):
 
     now: LearnerState
     spoke_s: float
-    """When it last sent or heard something."""
+    """The time at which it last sent or received something, in seconds."""
     asks: dict[Fragment, asyncio.Future[Any]]
     """The unanswered requests for its fragments."""
 

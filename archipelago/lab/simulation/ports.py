@@ -165,7 +165,7 @@ class SimPorts(Ports):
             process.cease(order)
 
     async def park(self, life: Life) -> None:
-        """Tell a learner to stop stepping, again and again until it hears."""
+        """Tell a learner to stop stepping; retry until the message arrives."""
         if (process := await self.network.reach(life, again=True)) is not None:
             process.park(life)
 

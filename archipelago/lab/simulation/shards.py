@@ -38,9 +38,9 @@ class ShardPlace:
     gatherer: Gatherer = field(default_factory=Gatherer)
     """The process's requests to learners."""
     deaths: int = 0
-    """How often its process has died in this generation."""
+    """The number of deaths of its process in this generation."""
     died: int = 0
-    """How often its process has died at all."""
+    """The number of deaths of its process in the whole run."""
 
 
 class SimShards:

@@ -23,7 +23,7 @@ class Machine:
     trait: Trait
     process: SimProcess | None = None
     started: int = 0
-    """How many processes have started there."""
+    """The number of processes that have started there."""
     up_cut_s: float = 0.0
     """Messages from the island are lost until this time."""
     down_cut_s: float = 0.0
@@ -37,7 +37,7 @@ class Machine:
     retired: bool = False
     """Whether the island is no longer wanted, so that no process starts."""
     troubles: list[Span] = field(default_factory=list[Span])
-    """When something was wrong with it, in seconds of the syncer's clock."""
+    """The times at which a fault was active, in seconds of the syncer's clock."""
 
 
 class Site:

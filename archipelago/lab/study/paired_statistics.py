@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 CONFIDENCE = 0.95
 METHOD = "student-t, 95 %"
-"""How intervals are computed.
+"""The method by which intervals are computed.
 
 Differences of pairs are nearly normal, and there are few of them. A bootstrap of eight values is
 too narrow, and t is not (docs/lab/studies.md).

@@ -37,7 +37,7 @@ class CompiledParts:
     port: FragmentPort
     """The port that cuts fragments out of the parameters, and puts them back."""
     sharing: MomentSharing | None
-    """How first moments are shared; None if they are not."""
+    """The sharing of first moments; None if they are not shared."""
     structure: Any
     """The tree structure of the parameters."""
 

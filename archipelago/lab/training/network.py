@@ -60,7 +60,7 @@ class IslandPlace:
     down: Direction
     process: VirtualProcess | None = None
     started: int = 0
-    """How many processes have started there."""
+    """The number of processes that have started there."""
     cut_s: float = 0.0
     """No message passes until this time."""
     retired: bool = False

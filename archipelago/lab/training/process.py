@@ -182,7 +182,7 @@ class VirtualProcess(LearnerProcess[VirtualLearner]):
         self.beat(learner)
 
     def _ask_donors(self, donors: Sequence[Life]) -> OptState | None:
-        """Return the moments of the first donor that has good ones; None if none has."""
+        """Return the moments of the first donor whose moments fit; None if there is none."""
         for donor in donors:
             if (given := self.network.moments(donor)) is not None:
                 try:
