@@ -19,11 +19,13 @@ from coordinator.errors import UserMistake
 
 def merge(
     contributions: Annotated[int, typer.Option("--m", min=1, help="That are merged.")] = 8,
-    elements: Annotated[int, typer.Option("--n", min=1, help="Of each of them.")] = 16_000_000,
+    elements: Annotated[
+        int, typer.Option("--n", min=1, help="Elements of each contribution.")
+    ] = 16_000_000,
     wire: Annotated[Wire, typer.Option(help="Measured beside f32.")] = Wire.INT4,
     threads: Annotated[int, typer.Option(min=0, help="0: all that may be used here.")] = 0,
     repeats: Annotated[int, typer.Option(min=1, help="Samples of each figure.")] = 15,
-    pieces: Annotated[int, typer.Option(min=1, help="Of the fragment beside one tensor.")] = 4000,
+    pieces: Annotated[int, typer.Option(min=1, help="Pieces of the fragment.")] = 4000,
     quick: Annotated[bool, typer.Option("--quick", help="A rough figure.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -78,7 +80,7 @@ def _numbers(text: str) -> list[int]:
 def overhead(
     islands: Annotated[int, typer.Option(min=1, help="One CPU each.")] = 2,
     for_s: Annotated[float, typer.Option("--for", min=1.0, metavar="S", help="A window.")] = 20.0,
-    pairs: Annotated[int, typer.Option(min=1, help="Of windows, with and without.")] = 6,
+    pairs: Annotated[int, typer.Option(min=1, help="Pairs of windows.")] = 6,
     overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,

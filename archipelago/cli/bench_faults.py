@@ -40,7 +40,7 @@ def faults(
         float, typer.Option("--kill-every", min=1.0, metavar="S", help="Seconds between two kills.")
     ] = 15.0,
     for_s: Annotated[float, typer.Option("--for", min=30.0, metavar="S", help="A window.")] = 100.0,
-    pairs: Annotated[int, typer.Option(min=1, help="Of windows, with kills and without.")] = 6,
+    pairs: Annotated[int, typer.Option(min=1, help="Pairs of windows.")] = 6,
     overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
@@ -69,7 +69,7 @@ def faults(
 
 def calibrate(
     for_s: Annotated[float, typer.Option("--for", min=10.0, metavar="S", help="A window.")] = 60.0,
-    step_s: Annotated[float, typer.Option(min=0.05, help="Of an island's step.")] = 0.5,
+    step_s: Annotated[float, typer.Option(min=0.05, help="Seconds of an island's step.")] = 0.5,
     overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,

@@ -53,7 +53,7 @@ def parity(
 def wire(
     steps: Annotated[int, typer.Option(min=1, help="Syncer steps of each run.")] = 300,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each wire, one seed each.")] = 3,
-    elements: Annotated[int, typer.Option("--n", min=1, help="Of a message.")] = 4_000_000,
+    elements: Annotated[int, typer.Option("--n", min=1, help="Elements of a message.")] = 4_000_000,
     learners: Annotated[int, typer.Option("--m", min=2, help="In the ring.")] = 8,
     overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,

@@ -36,7 +36,7 @@ def plan(
     cluster_path: Annotated[
         Path, typer.Argument(metavar="CLUSTER.toml", help="Chips, regions, links, the model.")
     ],
-    seed: Annotated[int, typer.Option(min=0, help="Of all chance.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Plan how to train on a cluster, which need not exist: settings, expected figures, reasons.

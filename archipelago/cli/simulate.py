@@ -30,7 +30,7 @@ def simulate(
     overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
     schedules: Annotated[
         int | None,
-        typer.Option("--fuzz", min=1, metavar="N", help="Or so many random ones; 100 by default."),
+        typer.Option("--fuzz", min=1, metavar="N", help="Number of random schedules."),
     ] = None,
     for_s: Annotated[
         float | None,
@@ -44,7 +44,7 @@ def simulate(
         int | None,
         typer.Option(
             min=0,
-            help="Of all chance; the same seed, the same runs. 0 by default; with --for a new one.",
+            help="Seed of all random choices; 0 by default, a new one with --for.",
         ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
@@ -59,7 +59,8 @@ def simulate(
         typer.Option(metavar="DIR", help="Draw goodput, links, a failure and a plan as SVG."),
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Of table 1 or a cluster file: longer traces; minutes.")
+        bool,
+        typer.Option("--full", help="Play longer traces of table 1 or a cluster file (minutes)."),
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -21,9 +21,7 @@ def study(
     ],
     overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
-    retry: Annotated[
-        bool, typer.Option("--retry", help="Train cells that came to nothing once more.")
-    ] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Train failed cells again.")] = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="Train nothing: say what would be, and what is there.")
     ] = False,

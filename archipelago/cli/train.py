@@ -41,7 +41,7 @@ def run(
         bool,
         typer.Option(
             "--from-stored",
-            help="With --resume: go on from the newest stored version of each fragment, where the "
+            help="With --resume: continue from the newest stored version of each fragment, where the "
             "log that leads to them is damaged or missing.",
         ),
     ] = False,
