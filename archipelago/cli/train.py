@@ -41,8 +41,8 @@ def run(
         bool,
         typer.Option(
             "--from-stored",
-            help="With --resume: continue from the newest stored version of each fragment, where the "
-            "log that leads to them is damaged or missing.",
+            help="With --resume: continue from the newest stored version of each fragment, where "
+            "the log that leads to them is damaged or missing.",
         ),
     ] = False,
     check: Annotated[
