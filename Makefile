@@ -62,7 +62,7 @@ dist: $(STAMP) ## build the wheel into dist/
 reference: $(STAMP) ## write the generated pages of docs/reference
 	$(BIN)/python .ci/reference
 
-docs: $(STAMP) ## build the documentation into build/site/ (a warning is an error)
+docs: $(VENV)/.docs ## build the documentation into build/site/ (a warning is an error)
 	$(BIN)/python .ci/reference --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "built build/site/index.html"
@@ -85,7 +85,13 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "make: $(PYTHON) cannot make virtual environments; on Debian: apt install python3-venv" >&2; exit 2; }
 	@echo "installing into $(VENV) (about a minute, 1.5 GB) ..."
-	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
+	@test -x $(BIN)/pip && test "$$($(BIN)/python -V)" = "$$($(PYTHON) -V)" || \
+		$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --quiet --no-input --disable-pip-version-check \
 		-e '.[dev]' -c constraints.txt
+	@touch $@
+
+$(VENV)/.docs: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --quiet --no-input --disable-pip-version-check \
+		-e '.[docs]' -c constraints.txt
 	@touch $@

@@ -112,6 +112,7 @@ def test_every_dependency_is_pinned_by_name_and_version_alone() -> None:
     assert not [line for line, match in matches.items() if match is None]
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    named = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    optional = project["optional-dependencies"]
+    named = [*project["dependencies"], *optional["dev"], *optional["docs"]]
     names = {re.split(r"[\[<>=]", spec)[0].replace("_", "-") for spec in named}
     assert names <= {match[1] for match in matches.values() if match}
