@@ -205,7 +205,7 @@ def test_fault_table_lists_every_kind() -> None:
 
 
 def faults() -> list[list[str]]:
-    return rows("docs/howto/inject-faults.md", "who can have it")
+    return rows("docs/howto/inject-faults.md", "targets")
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
