@@ -46,7 +46,7 @@ class PlannedFault(Harm):
     """A planned fault; it fires once t >= `at_step` and its target, if an island, is live."""
 
     at_step: Count
-    """The syncer step t from which on the fault fires."""
+    """The fault fires once the syncer's clock t reaches this step."""
 
 
 class Attack(Harm):

@@ -38,7 +38,7 @@ class Machines(Table):
     """The hosts that compute together as one island or as the evaluator, and their placement."""
 
     hosts: Count = 1
-    """Hosts of one island, one process each."""
+    """Hosts of one island, or of the evaluator; one process each."""
     spread: bool = False
     """Put each host on a node of its own; otherwise Ray packs them on as few nodes as possible."""
     mesh: Annotated[MeshConfig, BeforeValidator(with_the_rest)] = MeshConfig()

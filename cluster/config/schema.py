@@ -58,7 +58,7 @@ class DurabilityConfig(Table):
     every: Annotated[Every, BeforeValidator(every_value)] = "auto"
     """Merges of a fragment from one stored version to the next.
 
-    "auto": 1, or as many as keep storing to a quarter of a shard's time.
+    "auto": 1, or so many that storing takes at most a quarter of a shard's time.
     """
     snapshot_steps: Count = 25
     """Steps between two snapshots, in the modes that sum gradients."""

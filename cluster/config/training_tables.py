@@ -185,7 +185,7 @@ class SyncConfig(Table):
     Quarantine it, only report it, or "off", which does not even measure directions.
     """
     keep_differences: Annotated[int, Field(ge=0)] = 4
-    """Recent differences of a fragment to keep for lagging learners, at most (R).
+    """Largest number R of recent differences of a fragment to keep for lagging learners.
 
     In bf16 only two are
     kept and in f32 none, since more would be larger than the fragment.
