@@ -86,6 +86,7 @@ def test_first_run() -> None:
         assert "did you mean every?" in said
 
 
+@pytest.mark.long
 def test_watch_and_break() -> None:
     start, look, kill, again, change, end = blocks("watch-and-break.md")
     with place() as here, terminal(here) as folder:
@@ -109,6 +110,7 @@ def test_watch_and_break() -> None:
         assert (run / "snapshot.safetensors").exists()
 
 
+@pytest.mark.long
 def test_cluster() -> None:
     prepare, head, node, submit, address, look, scale, end = blocks("cluster.md")
     with place() as here, terminal(here) as folder:
