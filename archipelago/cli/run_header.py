@@ -85,12 +85,13 @@ def _at(tables: Mapping[str, Any], path: str) -> Any:
 
 def _fitting(texts: list[str]) -> str:
     """Return as many of the texts as fit in one line, and how many more there are."""
-    room = WIDTH - INDENT - len(", and 100 more")
+    room = WIDTH - INDENT - len(", and 100 more (--verbose)")
     shown: list[str] = []
-    while texts and len(", ".join([*shown, texts[0]])) <= room:
-        shown.append(texts.pop(0))
-    if texts:
-        shown.append(f"{'and ' if shown else ''}{len(texts)} more")
+    for text in texts:  # a long one is left out; shorter ones after it are not
+        if len(", ".join([*shown, text])) <= room:
+            shown.append(text)
+    if more := len(texts) - len(shown):
+        shown.append(f"{'and ' if shown else ''}{more} more (--verbose)")
     return ", ".join(shown)
 
 

@@ -62,7 +62,7 @@ def _of_the_run(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
     known = before is not None and before.get("evaluation") is not None
     if (evaluation := after.get("evaluation")) is not None and not known:
         look_time, last_time = duration(evaluation["look_s"]), duration(evaluation["last_s"])
-        yield f"judging the model takes {look_time} at each look and {last_time} at the end"
+        yield f"an evaluation takes {look_time}, the final one {last_time}"
     yield from _of_the_alerts(before, after)
     old_reason, new_reason = why_not_durable(before), why_not_durable(after)
     if old_reason != new_reason:
@@ -144,4 +144,4 @@ def judging_progress(status: RunStatus) -> str:
         return ""
     left_s = evaluation["last_s"] * (1 - evaluation["done"] / evaluation["wanted"])
     progress = f"{evaluation['done']} of {evaluation['wanted']} batches"
-    return f"judging the last model: {progress}, left {duration(left_s)}"
+    return f"evaluating the final model: {progress}, left {duration(left_s)}"

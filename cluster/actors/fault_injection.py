@@ -19,6 +19,32 @@ FULL_BYTES = 4096
 """The largest size to which any file may grow while the fault `fill` lasts."""
 
 
+class FullDisk:
+    """The file-size limit of this process, which is low while at least one fault lasts."""
+
+    def __init__(self) -> None:
+        self._lock, self._faults = threading.Lock(), 0
+        self._limit = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+
+    def begin(self) -> None:
+        """Lower the limit to `FULL_BYTES`, unless another fault has done so."""
+        with self._lock:
+            self._faults += 1
+            if self._faults == 1:
+                self._limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, self._limit[1]))
+
+    def end(self) -> None:
+        """Restore the limit after the last fault."""
+        with self._lock:
+            self._faults -= 1
+            if self._faults == 0:
+                resource.setrlimit(resource.RLIMIT_FSIZE, self._limit)
+
+
+_FULL_DISK = FullDisk()
+
+
 class Breakable:
     """The faults that every actor of a run can inject into its own process."""
 
@@ -35,12 +61,8 @@ class Breakable:
 
     def fill(self, for_s: float) -> None:
         """Have writes beyond `FULL_BYTES` of a file fail for `for_s` seconds, as on a full disk."""
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        if before[0] == FULL_BYTES:
-            return  # the fault under way restores the limit
-        resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, before[1]))
-        restore = (resource.RLIMIT_FSIZE, before)
-        threading.Timer(for_s, resource.setrlimit, restore).start()
+        _FULL_DISK.begin()
+        threading.Timer(for_s, _FULL_DISK.end).start()
 
 
 class BreakableIsland(Breakable):

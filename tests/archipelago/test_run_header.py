@@ -47,6 +47,11 @@ def test_shows_only_changed_keys() -> None:
     assert [*changes(config)] == ["sync.quorum = 2", 'sync.merge = "rda"']
 
 
+def test_long_change_does_not_hide_shorter_ones() -> None:
+    config = config_of(f"[data]\nsource = '{'x' * 300}'\n[sync]\nquorum = 2\n{ISLAND}count = 2\n")
+    assert "changed  sync.quorum = 2, and 1 more (--verbose)" in header(config, Path("r"), LAYOUT)
+
+
 def test_adamw_default_rate_is_no_change() -> None:
     config = config_of("[optimizer]\nkind = 'adamw'\n" + ISLAND)
     assert [*changes(config)] == ['optimizer.kind = "adamw"']

@@ -51,16 +51,17 @@ import resource, threading
 from cluster.actors.fault_injection import FULL_BYTES, Breakable
 before, process = resource.getrlimit(resource.RLIMIT_FSIZE), Breakable()
 process.fill(0.1)
-process.fill(0.2)
+(short,) = set(threading.enumerate()) - {threading.main_thread()}
+process.fill(1.5)
+short.join()
 assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == FULL_BYTES
-for thread in threading.enumerate():
-    if thread is not threading.main_thread():
-        thread.join()
+for thread in set(threading.enumerate()) - {threading.main_thread()}:
+    thread.join()
 assert resource.getrlimit(resource.RLIMIT_FSIZE) == before
 """
 
 
-def test_overlapping_full_disks_restore_the_limit() -> None:
+def test_disk_is_full_until_the_longer_of_two_faults_ends() -> None:
     done = subprocess.run(
         [sys.executable, "-c", OVERLAP], check=False, capture_output=True, text=True
     )

@@ -12,6 +12,7 @@ import pytest
 from archipelago.lab.bench.long_tape import Crew, config_for
 from archipelago.lab.bench.scale import layout_of
 from cluster.status import CURVE_KEPT, CURVE_SKETCHED, sketched
+from cluster.storage.files import aside_of
 from cluster.storage.folder import Folder
 from cluster.storage.metrics_log import MEGABYTE, MetricsLog, last_look
 from cluster.syncer.counts import RECOVERIES_KEPT, SPANS_KEPT
@@ -53,6 +54,21 @@ def test_metrics_log_is_bounded_and_keeps_the_last_looks_whole(tmp_path: Path) -
     assert numbers[-300:] == [*range(4_700, 5_000)], "all of the last"
     assert numbers[0] < 500, "and ever less of what was before"
     assert [each.name for each in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_metrics_log_returns_to_its_limit_after_a_failed_attempt(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log, line = MetricsLog(path, 1), "x" * 10_000
+    aside_of(path).symlink_to(
+        tmp_path / "gone" / "file"
+    )  # it cannot be opened, and is then removed
+    for _ in range(150):
+        log.write(line)
+    assert path.stat().st_size > MEGABYTE, "the attempt has failed"
+    for _ in range(1_000):
+        log.write(line)
+    log.close()
+    assert path.stat().st_size <= MEGABYTE + len(line)
 
 
 def test_last_look_is_the_last_whole_line(tmp_path: Path) -> None:

@@ -393,12 +393,12 @@ def test_cost_of_judging_is_announced_and_progress_shown() -> None:
     before, after = a_status(), a_status()
     after["evaluation"] = {"look_s": 3.0, "last_s": 120.0, "done": 0, "wanted": 0}
     (said,) = announce(before, after)
-    assert said.endswith("judging the model takes 0:03 at each look and 2:00 at the end")
+    assert said.endswith("an evaluation takes 0:03, the final one 2:00")
     assert announce(after, after) == []
-    assert "judging" not in text(render(after)) + line(after)
+    assert "evaluating" not in text(render(after)) + line(after)
     after["evaluation"] |= {"done": 17, "wanted": 68}
     for shown in (text(render(after)), line(after)):
-        assert "judging the last model: 17 of 68 batches, left 1:30" in shown
+        assert "evaluating the final model: 17 of 68 batches, left 1:30" in shown
 
 
 def test_damage_found_at_resume_is_announced_once_and_shown() -> None:
