@@ -16,8 +16,11 @@ TOPOLOGY = "ray.io/tpu-topology"
 """The label of a TPU slice's topology; a slice of one host is a node of its own."""
 SLICE = "ray.io/tpu-slice-name"
 """The label of the slice that a node is a part of."""
-A_TRIFLE = 0.001
-"""A share of one CPU: a placement group must ask for something."""
+PLACE_ONLY = {"memory": 1.0}
+"""The bundle of a host that asks for no device: one byte, for Ray refuses an empty bundle.
+
+A share of a CPU would leave an island that needs a node's every CPU without room.
+"""
 ONE_OF = re.compile(r"in\((?P<values>[^)]*)\)")
 """The label condition `in(a,b)`."""
 
@@ -58,7 +61,7 @@ def _fits(labels: Mapping[str, str], node: Node) -> bool:
 def bundle(machines: Machines) -> dict[str, float]:
     """Return the resources of one host, as Ray's bundle."""
     resources = {name: amount for name, amount in machines.devices.items() if amount > 0}
-    return resources or {"CPU": A_TRIFLE}
+    return resources or dict(PLACE_ONLY)
 
 
 def selector(machines: Machines) -> dict[str, str]:
@@ -147,6 +150,8 @@ def matches(wanted: str, has: str | None) -> bool:
 
 
 def _amounts(resources: Mapping[str, float]) -> str:
+    if resources == PLACE_ONLY:
+        return "no devices"
     return " + ".join(f"{amount:g} {name}" for name, amount in sorted(resources.items()))
 
 

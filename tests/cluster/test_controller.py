@@ -99,7 +99,7 @@ class FakeCluster(RayCluster):
     restarted: list[str] = field(default_factory=list)
 
     def nodes(self) -> list[Node]:
-        return [Node("here", {"CPU": 8.0}, {})]
+        return [Node("here", {"CPU": 8.0, "memory": 1e9}, {})]
 
     def here(self) -> str:
         return "node-0"
@@ -298,7 +298,7 @@ def test_evaluator_without_machines_ends_the_run(
     cluster = FakeCluster(of_two_hosts(), [FINISHED], room=False)
     outcome = run(cluster.config, cluster, tmp_path / "run")
     said = str(outcome.error)
-    assert "monitor.evaluator: 2 hosts of 0.001 CPU cannot be had for 0 s" in said
+    assert "monitor.evaluator: 2 hosts of no devices cannot be had for 0 s" in said
     assert (cluster.actors, cluster.places) == ({}, {}), "nothing is left"
 
 

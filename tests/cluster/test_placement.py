@@ -18,11 +18,11 @@ from cluster.fleet.placement import (
 )
 
 EU = Node("10.0.0.1", {"CPU": 8.0, "GPU": 2.0, "memory": 1e9}, {"region": "eu"})
-US = Node("10.0.0.2", {"CPU": 4.0}, {"region": "us", "ray.io/node-id": "x"})
+US = Node("10.0.0.2", {"CPU": 4.0, "memory": 1e9}, {"region": "us", "ray.io/node-id": "x"})
 
 
 def test_island_without_resources_still_holds_a_place() -> None:
-    assert bundle(IslandGroup(resources={"CPU": 0.0})) == {"CPU": 0.001}
+    assert bundle(IslandGroup(resources={"CPU": 0.0})) == {"memory": 1.0}
     assert bundle(IslandGroup(resources={"CPU": 2.0, "GPU": 0.0})) == {"CPU": 2.0}
 
 
@@ -141,7 +141,7 @@ def test_evaluator_needs_a_node_with_its_resources() -> None:
 
 
 def test_evaluator_of_several_hosts_needs_room_for_all_of_them() -> None:
-    nodes = [Node("a", {"CPU": 2.0}, {}), Node("b", {"CPU": 4.0, "GPU": 1.0}, {})]
+    nodes = [Node("a", {"CPU": 2.0, "memory": 1e9}, {}), Node("b", {"CPU": 4.0, "GPU": 1.0, "memory": 1e9}, {})]
     two = EvaluatorConfig(hosts=2, resources={"CPU": 2.0})
     assert two.apart
     assert homeless(two, nodes) is None
