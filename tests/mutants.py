@@ -1345,12 +1345,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="", help="mutants whose name or file has this word")
     parser.add_argument("--schedules", type=int, default=SCHEDULES)
+    parser.add_argument(
+        "--first", action="store_true", help="play schedules only for mutants that no test catches"
+    )
     arguments = parser.parse_args()
     chosen = [m for m in MUTANTS if arguments.only in m.what or arguments.only in m.file]
     missed = 0
     for mutant in chosen:
         began_s = time.monotonic()
-        caught = try_out(mutant, arguments.schedules)
+        caught = try_out(mutant, arguments.schedules, first=arguments.first)
         missed += not (caught.test or caught.schedule)
         print(
             f"{mutant.what:<42} | {mutant.file.rpartition('/')[2]:<16} | {caught.test or '-':<60} "
@@ -1361,8 +1364,11 @@ def main() -> int:
     return 1 if missed else 0
 
 
-def try_out(mutant: Mutant, schedules: int = SCHEDULES) -> Caught:
-    """Return what catches this mutant: tests of the rules, simulated schedules."""
+def try_out(mutant: Mutant, schedules: int = SCHEDULES, *, first: bool = False) -> Caught:
+    """Return what catches this mutant: tests of the rules, simulated schedules.
+
+    With `first`, schedules are played only if no test catches it.
+    """
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         tree = Path(folder)
         for name in COPIED:
@@ -1371,7 +1377,7 @@ def try_out(mutant: Mutant, schedules: int = SCHEDULES) -> Caught:
         patch(tree / mutant.file, mutant)
         tests = next(each for start, each in OF_ROOM.items() if mutant.file.startswith(start))
         test = first_line(tree, [*PYTEST, *tests])
-        played = not mutant.file.startswith(UNPLAYED)
+        played = not mutant.file.startswith(UNPLAYED) and not (first and test)
         schedule = first_line(tree, ["-c", FUZZ, str(schedules), str(SEED)]) if played else ""
     return Caught(test, schedule)
 

@@ -25,8 +25,10 @@ ENTRYPOINT = f"python -m archipelago job {CONFIG}"
 """The command of the job; its working directory holds `CONFIG` and our packages."""
 SETTLE_S = 0.5
 """Seconds between two polls of a job that is about to end, or two attempts to submit one."""
-NOT_YET, AGENT_TIMEOUT_S = "No available agent", 60.0
-"""The answer of a head that has only just started, and for how many seconds to retry then."""
+NOT_YET = "No available agent"
+"""The answer of a head that has only just started."""
+AGENT_TIMEOUT_S = 180.0
+"""For how many seconds such a head is asked again: on two busy cores 60 s were too few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ def _hand_over(job: Job, staged: Path) -> None:
                     "name with --set run.name=NAME"
                 ) from error
             reason = _first_line(error)
+            if NOT_YET in reason:
+                reason += f" Tried for {AGENT_TIMEOUT_S:.0f} s; look at the head's dashboard agent."
             raise UserMistake(f"{job.address} does not take the job: {reason}") from error
 
 
