@@ -19,7 +19,7 @@ from cluster.fleet.outcome import Outcome
 from cluster.fleet.ray_backend import RayBackend
 from cluster.names import FLEET, Seat
 from cluster.status import RunStatus
-from cluster.tasks import log_only, watch_process
+from cluster.tasks import watch_process
 from coordinator.protocol import Island
 
 FLEET_THREADS = 16
@@ -41,7 +41,6 @@ class FleetActor(Breakable):
         from_stored: bool = False,
     ) -> None:
         setup_logging()
-        watch_process(log_only)
         parsed_config, folder = Config.model_validate_json(config, strict=False), Path(run_dir)
         self._fleet = Fleet(
             parsed_config,
@@ -54,6 +53,7 @@ class FleetActor(Breakable):
             resumes=resumes,
             from_stored=from_stored,
         )
+        watch_process(self._fleet.lost_thread)
         threading.Thread(target=self._fleet.keep, name="keep", daemon=True).start()
 
     def status(self) -> RunStatus:

@@ -72,6 +72,10 @@ class Fleet:
         """Steps of the keeper that failed, in all."""
         return self._keeper.errors.total
 
+    def lost_thread(self, error: BaseException) -> None:
+        """Count an exception that ended another thread of this process; it raises an alert."""
+        self._keeper.errors.lost_thread(error)
+
     # --- called by people -------------------------------------------------------------------------
 
     def status(self) -> RunStatus:

@@ -31,6 +31,13 @@ class ErrorBudget:
         self._row = 0
         self.trouble: str | None = None
         """The last error in words, for people; None once a step has succeeded again."""
+        self.unheard: str | None = None
+        """The last exception that ended another thread, in words; it stays until the run ends."""
+
+    def lost_thread(self, error: BaseException) -> None:
+        """Count an exception that ended another thread of the process, or broke a callback."""
+        self.total += 1
+        self.unheard = f"a thread of the fleet ended with {type(error).__name__}: {error}"
 
     def count(self, error: Exception) -> float:
         """Log an error; return how many seconds to pause before the step is retried.
@@ -42,7 +49,7 @@ class ErrorBudget:
         frames = traceback.extract_tb(error.__traceback__)
         where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
         self.trouble = (
-            f"the keeper of the fleet broke {self._row} times in a row and goes on: "
+            f"the keeper of the fleet broke {self._row} times in a row and continues: "
             f"{type(error).__name__}: {error}{where}"
         )
         if self._row >= MOST:

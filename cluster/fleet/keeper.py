@@ -31,7 +31,7 @@ from cluster.fleet.reconcile_loop import ReconcileLoop
 from cluster.fleet.requests import Requests
 from cluster.fleet.shutdown import Shutdown
 from cluster.fleet.status_board import StatusBoard
-from cluster.fleet.status_view import metrics_line
+from cluster.fleet.status_view import last_line, metrics_line
 from cluster.names import FLEET, SYNCER
 from cluster.storage import ownership, runs
 from cluster.storage.fleet_file import FLEET_FILE, FleetMemory, load_fleet_memory
@@ -218,6 +218,8 @@ class Keeper:
             self._layout, check=lambda: own.check(again=True), began=self._began
         )
         self._publish_alerts()
+        if outcome is not None and status is not None:
+            metrics.write(last_line(status, outcome.summary))
         return outcome
 
     def _bring_up(self, owner: int) -> None:
@@ -259,6 +261,8 @@ class Keeper:
         return self._own is not None and self._own.lost is None
 
     def _publish_alerts(self) -> None:
-        errors, end = self.errors.trouble, self._shutdown.trouble
-        alerts = (errors, end, self._memory.trouble, self._exporter.tend())
+        errors, end = self.errors, self._shutdown.trouble
+        alerts = (
+            errors.trouble, errors.unheard, end, self._memory.trouble, self._exporter.tend()
+        )  # fmt: skip
         self._board.publish_alerts(each for each in alerts if each is not None)

@@ -39,6 +39,13 @@ def metrics_line(status: RunStatus) -> str:
     return json_text({**status, "heldout": sketched(status["heldout"])})
 
 
+def last_line(status: RunStatus, summary: Mapping[str, object]) -> str:
+    """Return the last line of metrics.jsonl: with the held-out loss of the final model, if any."""
+    loss = summary.get("sample_heldout_loss")  # over the same windows as the points before
+    points = [(status["t"], loss)] if isinstance(loss, float) else []
+    return metrics_line({**status, "heldout": [*status["heldout"], *points]})
+
+
 def _last_line(words: str) -> str:
     """Return the last line of a traceback, which names the exception."""
     lines = words.strip().splitlines()

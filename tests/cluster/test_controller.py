@@ -313,6 +313,21 @@ def test_runs_from_first_actor_to_summary(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / runs.SUMMARY).read_text())["merges"] == 1
     assert (tmp_path / "run" / "model.safetensors").exists()
     assert not (tmp_path / "run" / runs.LIVE).exists()
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    assert last["heldout"][-1] == [last["t"], 1.5], "of the final model"
+    assert all(not json.loads(line)["heldout"] for line in lines[:-1])
+
+
+def test_thread_that_dies_raises_an_alert(tmp_path: Path) -> None:
+    cluster = FakeCluster(config_of(), [seen(), seen(t=5, eu_0="live"), FINISHED])
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+    fleet.lost_thread(ValueError("a defect"))
+    fleet.keep()
+    assert fleet.keeper_errors == 1
+    wanted = "a thread of the fleet ended with ValueError: a defect"
+    assert wanted in fleet.status().get("alerts", ())
+    STEADY.remove(fleet)
 
 
 def test_shard_that_dies_during_seeding_is_seeded_again(
