@@ -17,6 +17,7 @@ from archipelago.cli.simulate import simulate
 from archipelago.cli.start import dashboards, demo, init
 from archipelago.cli.study import study
 from archipelago.cli.train import job, run, submit
+from archipelago.cli.wan import wan
 from archipelago.cli.watch import status, top
 from coordinator.errors import ArchipelagoError, UserMistake
 
@@ -27,6 +28,7 @@ for command in (
     app.command()(command)
 app.command(hidden=True)(job)
 app.add_typer(bench, name="bench")
+app.add_typer(wan, name="wan")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -1,0 +1,160 @@
+"""The command group `archipelago wan`: regions on one machine, and settings for a real network."""
+
+from __future__ import annotations
+
+import signal
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from archipelago.cli.options import Json
+from cluster.storage.files import json_text
+
+wan = typer.Typer(
+    help="Regions on one machine, joined by thin links; settings for a real network.",
+    no_args_is_help=True,
+)
+Name = Annotated[str, typer.Option("--name", help="The network's name: a-z, 0-9, at most 8.")]
+Regions = Annotated[
+    list[str], typer.Argument(metavar="[REGION ...]", help="The regions to change; all of them.")
+]
+DEFAULT_NAME = "wan"
+
+
+@wan.command()
+def up(
+    regions: Annotated[int, typer.Option(min=2, help="How many; named r0, r1 and so on.")] = 4,
+    region: Annotated[
+        list[str], typer.Option("--region", metavar="NAME", help="A region's name; repeat it.")
+    ] = [],  # noqa: B006 - typer reads it, nobody changes it
+    gbit: Annotated[
+        float, typer.Option(help="Bandwidth of each link, each way; 0: no limit.")
+    ] = 0.2,
+    rtt_ms: Annotated[float, typer.Option(help="Round-trip time between two regions.")] = 80.0,
+    tuned: Annotated[
+        bool, typer.Option(help="Socket windows for the link, or Linux's defaults in proportion.")
+    ] = True,
+    ray: Annotated[bool, typer.Option(help="Start a Ray cluster with one node in each.")] = True,
+    cpus: Annotated[float, typer.Option(min=0.0, help="CPUs of each node.")] = 2.0,
+    store_mb: Annotated[int, typer.Option(min=80, help="MiB of each object store.")] = 512,
+    name: Name = DEFAULT_NAME,
+    prefix: Annotated[str, typer.Option(help="The first half of all addresses.")] = "10.77",
+    detach: Annotated[bool, typer.Option(help="Return, and leave it up until `wan down`.")] = False,
+    force: Annotated[bool, typer.Option(help="Also above half of this machine's ceiling.")] = False,
+) -> None:
+    """Bring up regions with thin links and latency, and a Ray cluster in them; needs root.
+
+    It stays up until Ctrl-C, which removes everything; with --detach until `archipelago wan down`.
+
+    Example: archipelago wan up --regions 4 --gbit 0.2 --rtt-ms 80
+    """
+    from archipelago.lab.wan import nodes, rig
+    from archipelago.lab.wan.network import Network
+
+    names = region or [f"r{number}" for number in range(regions)]
+    network = Network.planned(name, prefix, names, gbit, rtt_ms, tuned=tuned)
+    console = Console()
+    size = nodes.NodeSize(cpus, store_mb) if ray else None
+    rig.up(network, console.print, size=size, force=force)
+    head = network.address(0)
+    if ray:
+        console.print(
+            f"Ray: address {head}:{nodes.PORT}, job server http://{head}:{nodes.JOBS_PORT}\n"
+            f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={nodes.token_file(network)}\n"
+            f"archipelago submit CONFIG.toml --address http://{head}:{nodes.JOBS_PORT}",
+            soft_wrap=True,
+            highlight=False,
+        )
+    if detach:
+        return
+    console.print("up; Ctrl-C takes it down")
+    try:
+        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    finally:
+        rig.down(name)
+
+
+@wan.command()
+def down(name: Name = DEFAULT_NAME) -> None:
+    """End and remove a network with all its processes, also after a crash.
+
+    Example: archipelago wan down
+    """
+    from archipelago.lab.wan import kernel, rig
+
+    kernel.need_root()
+    found = rig.down(name)
+    Console().print(f"removed: {', '.join(found)}" if found else f"nothing of {name} is there")
+
+
+@wan.command(name="set")
+def change(
+    regions: Regions = [],  # noqa: B006 - typer reads it, nobody changes it
+    gbit: Annotated[float | None, typer.Option(help="Bandwidth, each way; 0: no limit.")] = None,
+    rtt_ms: Annotated[float | None, typer.Option(help="Round-trip time.")] = None,
+    jitter_ms: Annotated[float | None, typer.Option(help="Largest addition to a delay.")] = None,
+    cut: Annotated[
+        bool | None, typer.Option("--cut/--heal", help="Drop all packets, or no longer.")
+    ] = None,
+    node: Annotated[bool, typer.Option("--start-node", help="Start its Ray node again.")] = False,
+    cpus: Annotated[float, typer.Option(min=0.0, help="CPUs of that node.")] = 2.0,
+    store_mb: Annotated[int, typer.Option(min=80, help="MiB of its object store.")] = 512,
+    name: Name = DEFAULT_NAME,
+) -> None:
+    """Change links while a run uses them.
+
+    Example: archipelago wan set r2 --cut
+    """
+    from archipelago.lab.wan import nodes, rig
+
+    network = rig.change(
+        name, regions, gbit=gbit, rtt_ms=rtt_ms, jitter_ms=jitter_ms, cut=cut
+    )  # fmt: skip
+    if node:
+        for region in regions or [each.name for each in network.regions]:
+            rig.restart_node(name, region, nodes.NodeSize(cpus, store_mb))
+
+
+@wan.command()
+def status(name: Name = DEFAULT_NAME, as_json: Json = False) -> None:
+    """Print the links of a network, and what they have carried.
+
+    Example: archipelago wan status --json
+    """
+    from archipelago.lab.wan import rig
+    from archipelago.lab.wan.network import read
+
+    rows = rig.links(read(name))
+    if as_json:
+        print(json_text({"name": name, "links": rows}))
+        return
+    table = Table(box=None)
+    for column in ("region", "address", "Gbit/s", "rtt ms", "link", "sent MB", "received MB"):
+        table.add_column(column)
+    for row in rows:
+        megabytes = [f"{int(str(row[key])) / 1e6:.1f}" for key in ("sent_bytes", "received_bytes")]
+        link = "cut" if row["cut"] else "up"
+        words = [str(row["region"]), str(row["address"]), f"{row['gbit']:g}", f"{row['rtt_ms']:g}"]
+        table.add_row(*words, link, *megabytes)
+    Console().print(table)
+
+
+@wan.command()
+def settings(
+    gbit: Annotated[float, typer.Option(min=0.001, help="Bandwidth of a link.")],
+    rtt_ms: Annotated[float, typer.Option(min=0.0, help="Round-trip time.")],
+    as_json: Json = False,
+) -> None:
+    """Print the kernel and Ray settings of every node for a link; each line says what it is for.
+
+    Example: archipelago wan settings --gbit 4 --rtt-ms 80
+    """
+    from cluster.launch.wan_settings import settings_for
+
+    found = settings_for(gbit, rtt_ms)
+    if as_json:
+        print(json_text(found.as_dict()))
+        return
+    print(found.text())

@@ -1,0 +1,186 @@
+"""A whole network: brought up, changed while a run uses it, and taken down without leftovers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from archipelago.lab.wan import ceiling, kernel, nodes
+from archipelago.lab.wan.delay import LOOK_S
+from archipelago.lab.wan.network import FOLDER, MARK, Network, Region, read
+from archipelago.lab.wan.nodes import NodeSize
+from coordinator.errors import RunFailed, UserMistake
+
+FORWARDER_S = 20.0
+"""Seconds for the forwarder to start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How a network holds packets back."""
+
+    netem: bool
+    """Whether the kernel does it; else the forwarder."""
+    ceiling_gbit: float
+    """What one connection carried through the latency without a limit, in Gbit/s."""
+
+    def __str__(self) -> str:
+        by = "the kernel's netem" if self.netem else "a TUN device (this kernel has no netem)"
+        return f"latency by {by}; its ceiling here is {self.ceiling_gbit:.2f} Gbit/s"
+
+
+def up(
+    network: Network,
+    say: Callable[[str], None],
+    *,
+    size: NodeSize | None,
+    force: bool = False,
+) -> Latency:
+    """Bring a network up; with a `size`, start a Ray cluster in it.
+
+    If anything fails, all of it is taken down again.
+
+    Errors: `UserMistake` if it is up already, cannot be made here, or its links together need more
+    than half of the ceiling and `force` is not set; `RunFailed`.
+    """
+    kernel.need_root()
+    if kernel.namespaces(network.name) or network.file.exists():
+        raise UserMistake(
+            f"a network named {network.name} is up, or was left by a crash; "
+            f"`archipelago wan down --name {network.name}` removes it"
+        )
+    try:
+        return _made(network, say, size=size, force=force)
+    except BaseException:
+        down(network.name)
+        raise
+
+
+def _made(
+    network: Network, say: Callable[[str], None], *, size: NodeSize | None, force: bool
+) -> Latency:
+    network.folder.mkdir(parents=True, exist_ok=True)
+    network.write()
+    kernel.make(network)
+    netem = kernel.has_netem(network.backbone)
+    if not netem:
+        _start_forwarder(network)
+        kernel.delay_by_device(network)
+    for region in network.regions:
+        free = replace(region, gbit=0.0)
+        kernel.shape(replace(network, tuned=True), free, netem=netem)
+    latency = Latency(netem, ceiling.measure(network))
+    say(str(latency))
+    needed = sum(region.gbit for region in network.regions)
+    if needed > ceiling.SHARE * latency.ceiling_gbit and not force:
+        raise UserMistake(
+            f"the links together carry up to {needed:g} Gbit/s, more than half of the "
+            f"{latency.ceiling_gbit:.2f} Gbit/s that this machine forwards, so the machine and not "
+            "the links would be measured; take a smaller --gbit, or --force"
+        )
+    for region in network.regions:
+        kernel.shape(network, region, netem=netem)
+    if size is not None:
+        _start_nodes(network, size)
+    return latency
+
+
+def _start_forwarder(network: Network) -> None:
+    """Start the forwarder, and wait until its device is there.
+
+    Errors: `RunFailed`.
+    """
+    command = [sys.executable, "-m", "archipelago.lab.wan.delay", network.name]
+    nodes.launch(
+        kernel.inside(network.backbone, *command),
+        log := network.folder / "forwarder.log",
+        {**os.environ, MARK: network.name},
+    )
+    end_s = time.monotonic() + FORWARDER_S
+    while b"ready" not in (said := log.read_bytes()):
+        if time.monotonic() > end_s:
+            raise RunFailed(f"the forwarder did not start: {said.decode(errors='replace')[-500:]}")
+        time.sleep(0.05)
+
+
+def _start_nodes(network: Network, size: NodeSize) -> None:
+    for region in network.regions:  # in turn: together they take too long on a busy machine
+        nodes.bring_up(network, region, size)
+
+
+def change(
+    name: str,
+    regions: list[str],
+    *,
+    gbit: float | None = None,
+    rtt_ms: float | None = None,
+    jitter_ms: float | None = None,
+    cut: bool | None = None,
+) -> Network:
+    """Change links of a network that is up, all of them if `regions` is empty; None: as it was.
+
+    Errors: `UserMistake`; `RunFailed`.
+    """
+    kernel.need_root()
+    network = read(name)
+    chosen = [network.region(each) for each in regions] or list(network.regions)
+    wishes = {"gbit": gbit, "rtt_ms": rtt_ms, "jitter_ms": jitter_ms, "cut": cut}
+    changes = {key: value for key, value in wishes.items() if value is not None}
+    if wrong := [f"--{key.replace('_', '-')} {value:g}" for key, value in changes.items()
+                 if value < 0]:  # fmt: skip
+        raise UserMistake(f"{', '.join(wrong)}: it may not be below 0")
+    for region in chosen:
+        network = network.with_region(replace(region, **changes))
+    network.write()
+    time.sleep(2 * LOOK_S)  # the forwarder has read it then
+    netem = kernel.has_netem(network.backbone)
+    for region in chosen:
+        kernel.shape(network, network.region(region.name), netem=netem)
+    return network
+
+
+def restart_node(name: str, region: str, size: NodeSize) -> None:
+    """Start the node of a region again, after Ray has ended the one that it had.
+
+    Errors: `UserMistake`; `RunFailed` if it does not come up.
+    """
+    network = read(name)
+    nodes.bring_up(network, network.region(region), size)
+
+
+def down(name: str) -> list[str]:
+    """Take a network down: processes, namespaces, files; return what was there.
+
+    It also removes what a crash has left.
+    """
+    ended = nodes.end(name)
+    found = [f"{ended} processes"] if ended else []
+    found += kernel.remove(name)
+    folder: Path = FOLDER / name
+    if folder.exists():
+        shutil.rmtree(folder)
+        found.append(str(folder))
+    return found
+
+
+def links(network: Network) -> list[dict[str, object]]:
+    """Return one row for each region: its link, its address and what it has carried."""
+    counted = kernel.counters(network)
+
+    def row(region: Region) -> dict[str, object]:
+        return {
+            "region": region.name,
+            "address": network.address(region.number),
+            "gbit": region.gbit,
+            "rtt_ms": region.rtt_ms,
+            "jitter_ms": region.jitter_ms,
+            "cut": region.cut,
+            **counted[region.name],
+        }
+
+    return [row(region) for region in network.regions]

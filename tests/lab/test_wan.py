@@ -1,0 +1,159 @@
+"""The parts of a network that need no root: its description, the order of packets, settings."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from archipelago.cli.main import app
+from archipelago.lab.wan import kernel, network
+from archipelago.lab.wan.delay import HEADER_BYTES, Delays, Held
+from archipelago.lab.wan.network import Network, Region, parsed, read
+from cluster.launch.wan_settings import settings_for
+from coordinator.errors import UserMistake
+from tests.cluster.test_growth import seeded
+
+NAMES = ("eu", "us", "asia", "au")
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Network:
+    monkeypatch.setattr(network, "FOLDER", tmp_path)
+    planned = Network.planned("net", "10.77", NAMES, 0.2, 80.0)
+    planned.write()
+    return planned
+
+
+def packet(source: int, destination: int, number: int, version: int = 4) -> bytes:
+    """Return a virtio header and an IPv4 header with these regions, and a number as content."""
+    addresses = bytes([10, 77, source, 2, 10, 77, destination, 2])
+    return bytes(HEADER_BYTES) + bytes([version << 4]) + bytes(11) + addresses + bytes([number])
+
+
+def test_description_survives_its_file(made: Network) -> None:
+    assert read("net") == made
+    assert parsed(made.file.read_text()).address(2) == "10.77.2.2"
+
+
+def test_unknown_networks_and_regions_are_named(made: Network) -> None:
+    with pytest.raises(UserMistake, match="no network named other is up; up: net"):
+        read("other")
+    with pytest.raises(UserMistake, match="net has no region mars; it has eu, us, asia, au"):
+        made.region("mars")
+
+
+def test_every_problem_of_a_network_is_reported_at_once() -> None:
+    with pytest.raises(UserMistake) as found:
+        Network.planned("Much-too-long", "10", ["a", "a"], -1.0, 80.0)
+    text = str(found.value)
+    for part in ("--name Much-too-long", "--prefix 10:", "two regions are named a", "--gbit -1"):
+        assert part in text
+    with pytest.raises(UserMistake, match="1 regions: from 2"):
+        Network.planned("net", "10.77", ["a"], 1.0, 80.0)
+
+
+def test_packet_waits_for_half_of_the_round_trip(made: Network) -> None:
+    held = Held(Delays(made.file))
+    held.take(packet(1, 0, 7), 100.0)
+    assert held.due(100.0399) is None
+    assert held.next_s() == pytest.approx(100.04)
+    assert held.due(100.0401) == packet(1, 0, 7)
+    held.sent()
+    assert held.next_s() is None
+
+
+def test_round_trip_between_two_regions_is_the_mean_of_theirs(made: Network) -> None:
+    made.with_region(Region("us", 1, 0.2, 20.0)).write()
+    delays = Delays(made.file)
+    assert delays.of(0, 1) + delays.of(1, 0) == pytest.approx(0.05)
+    assert delays.of(0, 2) + delays.of(2, 0) == pytest.approx(0.08)
+
+
+def test_delays_follow_the_file(made: Network) -> None:
+    delays = Delays(made.file)
+    made.with_region(Region("us", 1, 0.2, 400.0)).write()
+    delays.look()
+    assert delays.of(1, 0) == pytest.approx(0.12)
+
+
+def test_packets_between_two_regions_never_overtake_despite_jitter(made: Network) -> None:
+    dice = seeded()
+    made.with_region(Region("eu", 0, 0.2, 80.0, jitter_ms=50.0)).write()
+    held, now_s, sent = Held(Delays(made.file)), 0.0, list[bytes]()
+    for number in range(200):
+        now_s += dice.uniform(0.0, 0.01)
+        held.take(packet(dice.choice((1, 2)), 0, number), now_s)
+    while (next_s := held.next_s()) is not None:
+        found = held.due(next_s)
+        assert found is not None
+        sent.append(found)
+        held.sent()
+    assert len(sent) == 200
+    for source in (1, 2):
+        numbers = [each[-1] for each in sent if each[HEADER_BYTES + 14] == source]
+        assert numbers == sorted(numbers)
+    assert [each[-1] for each in sent] != sorted(each[-1] for each in sent), "others overtake"
+
+
+def test_only_ipv4_is_forwarded(made: Network) -> None:
+    held = Held(Delays(made.file))
+    held.take(packet(0, 1, 1, version=6), 0.0)
+    assert held.next_s() is None
+
+
+def test_token_bucket_holds_a_large_packet_and_its_queue_a_round_trip() -> None:
+    (_, command) = kernel.qdiscs(Region("eu", 0, 0.2, 80.0), "wan0", netem=False)
+    words = dict(itertools.pairwise(command))
+    assert words["rate"] == "200000000bit"
+    assert int(words["burst"]) >= 2 * 65536
+    assert int(words["limit"]) - int(words["burst"]) == 2_500_000
+
+
+def test_latency_comes_from_netem_where_the_kernel_has_it() -> None:
+    commands = kernel.qdiscs(Region("eu", 0, 0.2, 80.0, jitter_ms=4.0), "wan0", netem=True)
+    assert commands[1][-3:] == ["delay", "20ms", "2ms"]
+    assert commands[2][5:8] == ["parent", "1:", "tbf"]
+    assert kernel.qdiscs(Region("eu", 0, 0.0, 0.0), "wan0", netem=True) == [commands[0]]
+
+
+@pytest.mark.parametrize("gbit", [0.05, 0.2, 1.0])
+def test_untuned_window_limits_every_link_to_the_same_part(gbit: float) -> None:
+    region = Region("eu", 0, gbit, 80.0)
+    window = kernel.window_bytes(region, "rmem", tuned=False)
+    product = gbit * 1e9 / 8 * 0.08
+    assert window == pytest.approx(product * 6 * 2**20 / 40e6, rel=0.01)
+    assert kernel.window_bytes(region, "rmem", tuned=True) == 4 * product
+
+
+def test_settings_grow_with_the_link() -> None:
+    chance = random.Random(seed := random.randrange(10**6))
+    gbit, rtt_ms = chance.uniform(0.1, 100.0), chance.uniform(1.0, 300.0)
+    found = settings_for(gbit, rtt_ms)
+    buffer = int({each.name: each.value for each in found.sysctl}["net.core.rmem_max"])
+    assert buffer >= 2 * found.product_bytes, (seed, gbit, rtt_ms)
+    timeout_s = int({e.name: e.value for e in found.ray}["RAY_object_manager_pull_timeout_ms"])
+    assert timeout_s / 1000 >= 2**31 * 8 / (gbit * 1e9 / 4) - 1, (seed, gbit, rtt_ms)
+
+
+def test_settings_are_printed_as_lines_and_as_json() -> None:
+    printed = CliRunner().invoke(app, ["wan", "settings", "--gbit", "4", "--rtt-ms", "80"])
+    assert "net.ipv4.tcp_rmem = 4096 131072 134217728" in printed.stdout
+    assert "export RAY_object_manager_client_connection_num=8" in printed.stdout
+    words = ["wan", "settings", "--gbit", "4", "--rtt-ms", "80", "--json"]
+    figures = json.loads(CliRunner().invoke(app, words).stdout)
+    assert figures["bandwidth_delay_product_bytes"] == 40_000_000
+    assert figures["ray"]["RAY_gcs_grpc_min_reconnect_backoff_ms"] == "1000"
+
+
+def test_root_and_tools_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UserMistake) as found:
+        kernel.need_root()
+    assert "run it as root" in str(found.value)
+    assert "ip, tc, sysctl not found" in str(found.value)

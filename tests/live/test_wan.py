@@ -1,0 +1,211 @@
+"""A network of regions: bandwidth, latency and cuts of real packets, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from archipelago.lab.wan import ceiling, kernel, nodes, rig
+from archipelago.lab.wan.network import FOLDER, Network, read
+from coordinator.errors import UserMistake
+from tests.live.cli import ROOT, Place, finish, place, until
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
+]
+
+GBIT, RTT_MS = 0.1, 60.0
+ROUND_TRIP = """
+import socket, sys, time
+began = time.monotonic()
+try:
+    socket.create_connection((sys.argv[1], 9), 2.0)
+except ConnectionRefusedError:
+    print(time.monotonic() - began)
+except OSError:
+    print(-1.0)
+"""
+"""A script that prints the seconds until a connection is refused; -1 if nothing answers."""
+
+
+def own_name() -> str:
+    return f"t{os.getpid() % 10**6}"
+
+
+@contextmanager
+def two_regions() -> Generator[Network]:
+    network = Network.planned(own_name(), "10.79", ["eu", "us"], GBIT, RTT_MS)
+    said = list[str]()
+    rig.up(network, said.append, size=None, force=True)  # a busy machine may forward little
+    try:
+        assert "its ceiling here is" in said[0]
+        yield network
+    finally:
+        rig.down(network.name)
+        assert left_of(network.name) == []
+
+
+def left_of(name: str) -> list[str]:
+    """Return the processes, namespaces, devices and files of a network that are still there."""
+    links = kernel.run("ip", "-o", "link")
+    there = [f"{name}h"] if f"{name}h" in links else []
+    there += [str(FOLDER / name)] if (FOLDER / name).exists() else []
+    return [*map(str, nodes.processes(name)), *kernel.namespaces(name), *there]
+
+
+def round_trip_s(network: Network) -> float:
+    """Return the median round trip from the second region to the first; below 0: no answer."""
+    command = [sys.executable, "-c", ROUND_TRIP, network.address(0)]
+    inside = kernel.inside(network.namespace(network.regions[1]), *command)
+    return statistics.median(
+        float(subprocess.run(inside, check=True, capture_output=True, text=True).stdout)
+        for _ in range(3)
+    )
+
+
+def test_links_have_their_bandwidth_and_latency_and_can_be_changed_and_cut() -> None:
+    with two_regions() as network:
+        name = network.name
+        assert RTT_MS / 1000 <= round_trip_s(network) < 3 * RTT_MS / 1000
+        before = {str(row["region"]): row for row in rig.links(network)}
+        carried = ceiling.measure(network)
+        assert 0.4 * GBIT < carried <= GBIT, "a shaped link carries what it says, and no more"
+        after = {str(row["region"]): row for row in rig.links(network)}
+        sent = int(str(after["us"]["sent_bytes"])) - int(str(before["us"]["sent_bytes"]))
+        came = int(str(after["eu"]["received_bytes"])) - int(str(before["eu"]["received_bytes"]))
+        assert sent > 1_000_000
+        assert came == pytest.approx(sent, rel=0.2), "less what the queue dropped"
+        rig.change(name, ["us"], rtt_ms=4 * RTT_MS)
+        assert round_trip_s(network) >= 2.4 * RTT_MS / 1000
+        rig.change(name, ["us"], cut=True)
+        assert read(name).region("us").cut
+        assert round_trip_s(network) < 0, "a cut link answers nothing"
+        rig.change(name, ["us"], cut=False, rtt_ms=RTT_MS)
+        assert round_trip_s(network) >= RTT_MS / 1000
+        with pytest.raises(UserMistake, match=f"a network named {name} is up"):
+            rig.up(network, print, size=None)
+        with pytest.raises(UserMistake, match="has no region mars"):
+            rig.change(name, ["mars"], cut=True)
+
+
+def test_down_removes_what_a_killed_command_has_left() -> None:
+    name = own_name()
+    command = ["wan", "up", "--name", name, "--prefix", "10.80", "--regions", "2", "--no-ray"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "archipelago", *command, "--force"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("up;"):
+            break
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert len(left_of(name)) > 4
+    done = subprocess.run(
+        [sys.executable, "-m", "archipelago", "wan", "down", "--name", name],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("removed: 1 processes")
+    assert left_of(name) == []
+
+
+CONFIG = """
+[run]
+steps = 1000000
+[task]
+preset = "byte-tiny"
+[data]
+window = 32
+lease_windows = 64
+[sync]
+every = 8
+"""
+GROUP = """
+[[islands]]
+group = "{name}"
+batch_size = 4
+resources = {{CPU = 0.5}}
+label_selector = {{region = "{name}"}}
+speed = 0.3
+"""
+CUT_S = 25.0
+"""Seconds of a cut: longer than a silent learner is waited for, shorter than Ray's limit."""
+
+
+@pytest.mark.long
+def test_region_that_is_cut_off_trains_on_and_its_work_is_accounted_for() -> None:
+    names = ["eu", "us", "asia"]
+    network = Network.planned(own_name(), "10.79", names, 0.2, 80.0)
+    with place() as here:
+        config = here.folder / "wan.toml"
+        config.write_text(CONFIG + "".join(GROUP.format(name=name) for name in names))
+        rig.up(network, print, size=nodes.NodeSize(cpus=1.0, store_mb=150), force=True)
+        try:
+            process = started(here, network, config)
+
+            def comes(what: object) -> None:
+                until(lambda: what() or process.poll() is not None)  # type: ignore[operator]
+                assert process.poll() is None, process.communicate()
+
+            comes(lambda: participants(here) == set(names))
+            rig.change(network.name, ["us"], cut=True)
+            comes(lambda: participants(here) == {"eu", "asia"})
+            steps, merges = steps_of(here, "us"), here.merges
+            comes(lambda: here.merges > merges + 10)
+            rig.change(network.name, ["us"], cut=False)
+            comes(lambda: participants(here) == set(names))
+            assert steps_of(here, "us") > steps, "it trained on while it was cut off"
+            os.killpg(process.pid, signal.SIGINT)
+            finished = finish(process)
+        finally:
+            rig.down(network.name)
+    assert finished.code == 130, finished.err
+    fates = ("merged", "discarded", "lost", "outstanding")
+    summary = finished.json
+    assert summary["tokens_trained"] == sum(summary[f"tokens_{fate}"] for fate in fates)
+    assert left_of(network.name) == []
+
+
+def started(here: Place, network: Network, config: Path) -> subprocess.Popen[str]:
+    """Start a run in the first region."""
+    command = [
+        sys.executable, "-m", "archipelago", "run", str(config), "--json",
+        "--address", f"{network.address(0)}:{nodes.PORT}", "--run-dir", str(here.run_dir),
+    ]  # fmt: skip
+    return subprocess.Popen(
+        kernel.inside(network.namespace(network.regions[0]), *command),
+        cwd=ROOT,
+        env=here.environment | nodes.environment(network),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def participants(here: Place) -> set[str]:
+    """Return the groups that took part in the last merge of every fragment."""
+    fragments = here.last_status.get("fragments", ())
+    sets = [{each.partition("-")[0] for each in f["participants"]} for f in fragments]
+    return set.intersection(*sets) if sets else set()
+
+
+def steps_of(here: Place, group: str) -> int:
+    islands = here.last_status.get("islands", ())
+    return sum(each["steps"] for each in islands if each["group"] == group)
