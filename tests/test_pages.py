@@ -24,6 +24,7 @@ assert command_line.app is app, "importing it registers the commands"
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "AGENTS.md", *(ROOT / "docs").rglob("*.md")])
+ALERTS = ROOT / "archipelago" / "boards" / "alerts.yml"
 HEADINGS = ["Meaning", "Where to look", "What to do", "Cost", "Rollback"]
 MOST_README_LINES = 150
 LEFT_OUT = {"task", "islands"}
@@ -110,16 +111,23 @@ def test_python_compiles_and_uses_public_names(block: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "alert", re.findall(r"alert: (\w+)", (ROOT / "archipelago/boards/alerts.yml").read_text())
+    ("alert", "severity"),
+    [
+        pytest.param(rule["alert"], rule["labels"]["severity"], id=rule["alert"])
+        for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]
+        for rule in group["rules"]
+    ],
 )
-def test_every_alert_has_a_page(alert: str) -> None:
+def test_every_alert_has_a_page_with_its_severity(alert: str, severity: str) -> None:
     pages = [
         page
         for page in (ROOT / "docs" / "howto" / "alerts").glob("*.md")
         if f"`{alert}`" in page.read_text("utf-8")
     ]
     assert len(pages) == 1
-    assert f"alerts/{pages[0].name}" in (ROOT / "docs" / "howto" / "index.md").read_text("utf-8")
+    index = (ROOT / "docs" / "howto" / "index.md").read_text("utf-8")
+    assert f"[`{alert}`](alerts/{pages[0].name}) | {severity} |" in index
+    assert f"Prometheus alert `{alert}`, severity `{severity}`." in pages[0].read_text("utf-8")
 
 
 @pytest.mark.parametrize(
