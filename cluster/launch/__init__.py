@@ -13,5 +13,6 @@ that is stopped, and nothing else is.
     client         calls to a run from another terminal: stop, scale, drain, save
     status_stream  the status of a run, repeated until the run ends
     remote_status  the status of a run on this machine, through its HTTP port
+    wan_settings   settings of the kernel and of Ray for nodes joined by a long link
     chaos          faults injected from another terminal, by a plan or at random
 """

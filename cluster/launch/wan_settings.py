@@ -22,7 +22,7 @@ RECONNECT_DELAYS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class NodeSetting:
     """One setting of every node."""
 
     name: str
@@ -38,8 +38,8 @@ class WanSettings:
     rtt_ms: float
     product_bytes: int
     """The bandwidth-delay product of the link, in bytes."""
-    sysctl: tuple[Setting, ...]
-    ray: tuple[Setting, ...]
+    sysctl: tuple[NodeSetting, ...]
+    ray: tuple[NodeSetting, ...]
 
     def as_dict(self) -> dict[str, object]:
         """Return the settings for JSON."""
@@ -73,28 +73,28 @@ def settings_for(gbit: float, rtt_ms: float) -> WanSettings:
     return WanSettings(gbit, rtt_ms, product, _sysctl(buffer), _ray(gbit, rtt_ms))
 
 
-def _sysctl(buffer: int) -> tuple[Setting, ...]:
+def _sysctl(buffer: int) -> tuple[NodeSetting, ...]:
     most = "The largest buffer that a program may ask for."
     grows = "Least, first and largest buffer of a connection, in bytes; two products of the link."
     return (
-        Setting("net.core.rmem_max", str(buffer), most),
-        Setting("net.core.wmem_max", str(buffer), most),
-        Setting("net.ipv4.tcp_rmem", f"4096 131072 {buffer}", grows),
-        Setting("net.ipv4.tcp_wmem", f"4096 65536 {buffer}", grows),
-        Setting("net.core.default_qdisc", "fq", "BBR paces its packets with this queue."),
-        Setting(
+        NodeSetting("net.core.rmem_max", str(buffer), most),
+        NodeSetting("net.core.wmem_max", str(buffer), most),
+        NodeSetting("net.ipv4.tcp_rmem", f"4096 131072 {buffer}", grows),
+        NodeSetting("net.ipv4.tcp_wmem", f"4096 65536 {buffer}", grows),
+        NodeSetting("net.core.default_qdisc", "fq", "BBR paces its packets with this queue."),
+        NodeSetting(
             "net.ipv4.tcp_congestion_control", "bbr", "One lost packet does not halve the rate."
         ),
-        Setting(
+        NodeSetting(
             "net.ipv4.tcp_slow_start_after_idle",
             "0",
             "A fragment every few seconds would start slowly each time.",
         ),
-        Setting("net.ipv4.tcp_mtu_probing", "1", "A VPN carries smaller packets than it says."),
+        NodeSetting("net.ipv4.tcp_mtu_probing", "1", "A VPN carries smaller packets than it says."),
     )
 
 
-def _ray(gbit: float, rtt_ms: float) -> tuple[Setting, ...]:
+def _ray(gbit: float, rtt_ms: float) -> tuple[NodeSetting, ...]:
     transfer_s = LARGEST_OBJECT_BYTES * 8 / (gbit * 1e9 / 4)
     timeout_ms = str(int(1000 * max(LEAST_TIMEOUT_S, transfer_s)))
     reconnect_ms = max(1000, math.ceil(RECONNECT_DELAYS * rtt_ms / 2))
@@ -117,4 +117,4 @@ def _ray(gbit: float, rtt_ms: float) -> tuple[Setting, ...]:
         for name, value in RAY_SETTINGS.items()
         if name not in chosen
     }
-    return tuple(Setting(name, *each) for name, each in (chosen | others).items())
+    return tuple(NodeSetting(name, *each) for name, each in (chosen | others).items())

@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from archipelago.cli.main import app
-from archipelago.lab.wan import kernel, network
-from archipelago.lab.wan.delay import HEADER_BYTES, Delays, Held
-from archipelago.lab.wan.network import Network, Region, parsed, read
+from archipelago.lab.wan import kernel
+from archipelago.lab.wan.delay import HEADER_BYTES, Delays, HeldPackets
+from archipelago.lab.wan.network import FILE, Network, Region, parsed, read
 from cluster.launch.wan_settings import settings_for
 from coordinator.errors import UserMistake
 from tests.cluster.test_growth import seeded
@@ -21,12 +22,26 @@ from tests.cluster.test_growth import seeded
 NAMES = ("eu", "us", "asia", "au")
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A network and the folder with its file."""
+
+    network: Network
+    folder: Path
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "net" / FILE
+
+    def change(self, region: Region) -> None:
+        self.network.with_region(region).write(self.folder / "net")
+
+
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Network:
-    monkeypatch.setattr(network, "FOLDER", tmp_path)
+def made(tmp_path: Path) -> Made:
     planned = Network.planned("net", "10.77", NAMES, 0.2, 80.0)
-    planned.write()
-    return planned
+    planned.write(tmp_path / "net")
+    return Made(planned, tmp_path)
 
 
 def packet(source: int, destination: int, number: int, version: int = 4) -> bytes:
@@ -35,16 +50,16 @@ def packet(source: int, destination: int, number: int, version: int = 4) -> byte
     return bytes(HEADER_BYTES) + bytes([version << 4]) + bytes(11) + addresses + bytes([number])
 
 
-def test_description_survives_its_file(made: Network) -> None:
-    assert read("net") == made
+def test_description_survives_its_file(made: Made) -> None:
+    assert read("net", made.folder) == made.network
     assert parsed(made.file.read_text()).address(2) == "10.77.2.2"
 
 
-def test_unknown_networks_and_regions_are_named(made: Network) -> None:
+def test_unknown_networks_and_regions_are_named(made: Made) -> None:
     with pytest.raises(UserMistake, match="no network named other is up; up: net"):
-        read("other")
+        read("other", made.folder)
     with pytest.raises(UserMistake, match="net has no region mars; it has eu, us, asia, au"):
-        made.region("mars")
+        made.network.region("mars")
 
 
 def test_every_problem_of_a_network_is_reported_at_once() -> None:
@@ -57,8 +72,8 @@ def test_every_problem_of_a_network_is_reported_at_once() -> None:
         Network.planned("net", "10.77", ["a"], 1.0, 80.0)
 
 
-def test_packet_waits_for_half_of_the_round_trip(made: Network) -> None:
-    held = Held(Delays(made.file))
+def test_packet_waits_for_half_of_the_round_trip(made: Made) -> None:
+    held = HeldPackets(Delays(made.file))
     held.take(packet(1, 0, 7), 100.0)
     assert held.due(100.0399) is None
     assert held.next_s() == pytest.approx(100.04)
@@ -67,24 +82,24 @@ def test_packet_waits_for_half_of_the_round_trip(made: Network) -> None:
     assert held.next_s() is None
 
 
-def test_round_trip_between_two_regions_is_the_mean_of_theirs(made: Network) -> None:
-    made.with_region(Region("us", 1, 0.2, 20.0)).write()
+def test_round_trip_between_two_regions_is_the_mean_of_theirs(made: Made) -> None:
+    made.change(Region("us", 1, 0.2, 20.0))
     delays = Delays(made.file)
     assert delays.of(0, 1) + delays.of(1, 0) == pytest.approx(0.05)
     assert delays.of(0, 2) + delays.of(2, 0) == pytest.approx(0.08)
 
 
-def test_delays_follow_the_file(made: Network) -> None:
+def test_delays_follow_the_file(made: Made) -> None:
     delays = Delays(made.file)
-    made.with_region(Region("us", 1, 0.2, 400.0)).write()
+    made.change(Region("us", 1, 0.2, 400.0))
     delays.look()
     assert delays.of(1, 0) == pytest.approx(0.12)
 
 
-def test_packets_between_two_regions_never_overtake_despite_jitter(made: Network) -> None:
+def test_packets_between_two_regions_never_overtake_despite_jitter(made: Made) -> None:
     dice = seeded()
-    made.with_region(Region("eu", 0, 0.2, 80.0, jitter_ms=50.0)).write()
-    held, now_s, sent = Held(Delays(made.file)), 0.0, list[bytes]()
+    made.change(Region("eu", 0, 0.2, 80.0, jitter_ms=50.0))
+    held, now_s, sent = HeldPackets(Delays(made.file)), 0.0, list[bytes]()
     for number in range(200):
         now_s += dice.uniform(0.0, 0.01)
         held.take(packet(dice.choice((1, 2)), 0, number), now_s)
@@ -100,8 +115,8 @@ def test_packets_between_two_regions_never_overtake_despite_jitter(made: Network
     assert [each[-1] for each in sent] != sorted(each[-1] for each in sent), "others overtake"
 
 
-def test_only_ipv4_is_forwarded(made: Network) -> None:
-    held = Held(Delays(made.file))
+def test_only_ipv4_is_forwarded(made: Made) -> None:
+    held = HeldPackets(Delays(made.file))
     held.take(packet(0, 1, 1, version=6), 0.0)
     assert held.next_s() is None
 
@@ -150,10 +165,8 @@ def test_settings_are_printed_as_lines_and_as_json() -> None:
     assert figures["ray"]["RAY_gcs_grpc_min_reconnect_backoff_ms"] == "1000"
 
 
-def test_root_and_tools_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    monkeypatch.setenv("PATH", "")
+def test_root_and_tools_are_needed() -> None:
     with pytest.raises(UserMistake) as found:
-        kernel.need_root()
+        kernel.need_root(user=1000, path="")
     assert "run it as root" in str(found.value)
     assert "ip, tc, sysctl not found" in str(found.value)

@@ -20,7 +20,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from archipelago.lab.wan.network import FOLDER, Network, parsed
+from archipelago.lab.wan.network import FILE, FOLDER, Network, parsed
 
 DEVICE = "delay"
 """The name of the TUN device in the backbone's namespace."""
@@ -75,7 +75,7 @@ class Delays:
         return held_s + (random.uniform(0.0, jitter_s) if jitter_s else 0.0)
 
 
-class Held:
+class HeldPackets:
     """The packets that are held back, in the order in which they are due.
 
     Packets between the same two regions never overtake each other.
@@ -113,7 +113,7 @@ class Held:
 def forward(device: int, file: Path) -> None:
     """Hold packets back until the network's file is gone or the process is told to end."""
     delays = Delays(file)
-    held, looked_s = Held(delays), time.monotonic()
+    held, looked_s = HeldPackets(delays), time.monotonic()
     while True:
         now_s = time.monotonic()
         while (packet := held.due(now_s)) is not None:
@@ -143,7 +143,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     device = opened()
     print("ready", flush=True)
-    forward(device, FOLDER / sys.argv[1] / "network.json")
+    forward(device, FOLDER / sys.argv[1] / FILE)
 
 
 if __name__ == "__main__":

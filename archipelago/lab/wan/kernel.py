@@ -32,15 +32,17 @@ REAL_GBIT = 4.0
 """The bandwidth of the real links that ours stand for; untuned windows shrink as the links do."""
 
 
-def need_root() -> None:
+def need_root(user: int | None = None, path: str | None = None) -> None:
     """Check that this process may make networks.
+
+    `user` and `path`: a user id and a search path in place of this process's own.
 
     Errors: `UserMistake` with everything that is lacking.
     """
     problems = list[str]()
-    if os.geteuid() != 0:
+    if (os.geteuid() if user is None else user) != 0:
         problems.append("`archipelago wan` makes network namespaces; run it as root")
-    if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
+    if missing := [tool for tool in TOOLS if shutil.which(tool, path=path) is None]:
         problems.append(
             f"{', '.join(missing)} not found; install iproute2 and procps, or extend PATH"
         )

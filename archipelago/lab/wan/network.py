@@ -14,6 +14,7 @@ from coordinator.errors import UserMistake
 
 FOLDER = Path("/run/archipelago-wan")
 """The folder with one folder for each network that is up."""
+FILE = "network.json"
 MARK = "ARCHIPELAGO_WAN"
 """An environment variable of every process of a network; its value is the network's name."""
 LONGEST_NAME = 8
@@ -30,7 +31,7 @@ class Region:
 
     name: str
     number: int
-    """Its place in the network, from 0; region 0 has the head of the Ray cluster."""
+    """A number from 0; region 0 has the head of the Ray cluster."""
     gbit: float
     """Bandwidth of the link in Gbit/s, the same in both directions; 0 is no limit."""
     rtt_ms: float
@@ -139,23 +140,24 @@ class Network:
     @property
     def file(self) -> Path:
         """The file with this description; the forwarder reads it again whenever it changes."""
-        return self.folder / "network.json"
+        return self.folder / FILE
 
-    def write(self) -> None:
-        """Replace the network's file as a whole."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.file, asdict(self))
+    def write(self, folder: Path | None = None) -> None:
+        """Replace the network's file as a whole; `folder`: a place other than the network's own."""
+        folder = folder or self.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / FILE, asdict(self))
 
 
-def read(name: str) -> Network:
-    """Return the network with this name.
+def read(name: str, folder: Path = FOLDER) -> Network:
+    """Return the network with this name; `folder` has one folder for each network.
 
     Errors: `UserMistake` if none is up.
     """
     try:
-        return parsed((FOLDER / name / "network.json").read_text())
+        return parsed((folder / name / FILE).read_text())
     except FileNotFoundError:
-        up = sorted(each.parent.name for each in FOLDER.glob("*/network.json"))
+        up = sorted(each.parent.name for each in folder.glob(f"*/{FILE}"))
         others = f"; up: {', '.join(up)}" if up else ""
         raise UserMistake(f"no network named {name} is up{others}") from None
 

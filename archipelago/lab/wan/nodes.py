@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import signal
@@ -24,11 +23,9 @@ PORT, JOBS_PORT = 6379, 8265
 READY_S, END_S = 60.0, 20.0
 """Seconds for a node to start, and to end after SIGTERM."""
 STARTED = b"Ray runtime started."
-"""What `ray start` prints once a node is part of the cluster."""
+"""The line that `ray start` prints once a node is part of the cluster."""
 ATTEMPTS, LOG_LINES = 3, 5
 """Attempts to start a node, and the last lines of its log in an error."""
-ANSWER = "regions: "
-"""The start of the line with the answer; Ray prints others."""
 LABEL = "region"
 """The label of a node with the name of its region."""
 
@@ -56,7 +53,7 @@ def environment(network: Network) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class NodeSize:
-    """What each region's Ray node offers."""
+    """The resources of a region's Ray node."""
 
     cpus: float = 2.0
     store_mb: int = 512
@@ -171,16 +168,3 @@ def end(name: str) -> int:
 def _signal(pid: int, number: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def main() -> None:
-    """Print the regions of the living nodes of the cluster at this address, as JSON."""
-    import ray
-
-    ray.init(sys.argv[1], log_to_driver=False, logging_level="ERROR")
-    found = [node["Labels"].get(LABEL) for node in ray.nodes() if node["Alive"]]
-    print(ANSWER + json.dumps([each for each in found if each is not None]))
-
-
-if __name__ == "__main__":
-    main()

@@ -27,7 +27,7 @@ class Latency:
     netem: bool
     """Whether the kernel does it; else the forwarder."""
     ceiling_gbit: float
-    """What one connection carried through the latency without a limit, in Gbit/s."""
+    """The rate of one connection through the latency without a limit, in Gbit/s."""
 
     def __str__(self) -> str:
         by = "the kernel's netem" if self.netem else "a TUN device (this kernel has no netem)"
