@@ -16,6 +16,8 @@ def main() -> int:
     parser.add_argument("--first", type=int, help="the first seed; without it, a fresh one")
     parser.add_argument("--count", type=int, help="so many schedules each, however long they take")
     options = parser.parse_args()
+    if options.count is not None and options.count < 1:
+        parser.error("--count must be 1 or more")
     known = shells()
     if unknown := set(options.only or ()) - known.keys():
         parser.error(f"no shell {', '.join(sorted(unknown))}; there are {', '.join(known)}")
