@@ -251,7 +251,7 @@ def test_tape_names_the_edition_of_its_rules(tmp_path: Path) -> None:
     """A run keeps the edition that it began with, whatever is newest. Older tapes name none."""
     depot = Folder(tmp_path)
     assert edition_of(depot) == EDITION, "of a run that has not begun"
-    for generation, edition in enumerate((0, 0)):
+    for generation, edition in enumerate((EDITION + 1, 0)):
         with closing(Tape(depot, generation, LAYOUT, edition=edition)) as tape:
             tape.append(0.0, Tick(), ())
         assert edition_of(depot) == edition
