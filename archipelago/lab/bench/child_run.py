@@ -31,6 +31,7 @@ LONGEST_WAIT_S = 300.0
 """Seconds that one wait for the run may take."""
 VICTIM = Island("local-1")
 """The island that the benchmarks kill."""
+OUT, ERR = "out.txt", "err.txt"
 FOREVER = 10**9
 """A number of steps that is never reached."""
 
@@ -49,8 +50,10 @@ class Raylets:
 class ChildRun:
     """A run in processes of its own."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
     """The process of `archipelago run`."""
+    output: Path
+    """The folder with its standard output and standard error, `OUT` and `ERR`."""
     run_dir: Path
     islands: int
     """The number of islands."""
@@ -133,7 +136,8 @@ class ChildRun:
         """Stop the run gracefully, and return its summary and its standard error."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGINT)
-        out, err = self.process.communicate(timeout=LONGEST_WAIT_S)
+        self.process.wait(LONGEST_WAIT_S)
+        out, err = ((self.output / name).read_text() for name in (OUT, ERR))
         return (read_figures(out) if out.strip() else {}), err
 
 
@@ -163,19 +167,27 @@ def going(
         if raylets is not None:
             command += ["--address", raylets.address]
             environment |= raylets.environment
-        process = subprocess.Popen(
-            [sys.executable, "-m", "archipelago", *command],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        run = ChildRun(process, run_dir, len(config.island_names), environment)
+        command = [sys.executable, "-m", "archipelago", *command]
+        process = started(command, environment, Path(folder))
+        run = ChildRun(process, Path(folder), run_dir, len(config.island_names), environment)
         try:
             yield run
         finally:
             run.end()
+
+
+def started(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, with its output in the files `OUT` and `ERR`.
+
+    A process that writes to a pipe blocks once the pipe is full, and a benchmark does not read
+    while it waits. Files do not block.
+    """
+    with (folder / OUT).open("wb") as out, (folder / ERR).open("wb") as err:
+        return subprocess.Popen(
+            command, env=environment, stdout=out, stderr=err, start_new_session=True
+        )
 
 
 @contextmanager
