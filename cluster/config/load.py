@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 
 from cluster.config.checks import CHECKS
 from cluster.config.modes import resolved, said_in
+from cluster.config.other_files import other_command
 from cluster.config.override import override
 from cluster.config.problem_text import Location, Problem, problem_of
 from cluster.config.schema import Config
@@ -71,7 +72,8 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
 def read(path: Path | str, overrides: Sequence[str] = ()) -> Draft:
     """Read the file and apply the overrides, for a caller that has more to check.
 
-    Errors: `UserMistake` if the file cannot be read or is no TOML. The draft holds other problems.
+    Errors: `UserMistake` if the file cannot be read, is no TOML, or belongs to another command. The
+    draft holds other problems.
     """
     path = Path(path)
     try:
@@ -88,6 +90,8 @@ def read(path: Path | str, overrides: Sequence[str] = ()) -> Draft:
         raise UserMistake(f"{path} is not text in UTF-8: {error.reason}") from error
     except tomllib.TOMLDecodeError as error:
         raise UserMistake(f"{path} is not valid TOML: {error}") from error
+    if message := other_command(path, tables):
+        raise UserMistake(message)
     return draft(tables, origin=str(path), overrides=overrides)
 
 
