@@ -430,7 +430,7 @@ def test_ended_run_shows_its_status_and_cannot_be_stopped(cli: Cli, here: Path) 
     (here / "old" / "config.toml").write_text("")
     code, _, err = cli("status", "old")
     assert code == 2
-    assert "ended before it had anything to say" in err
+    assert "ended before it wrote a status" in err
     lines = [json.dumps({"t": t, "heldout": [[0, 5.5]]}) for t in (1, 2)]
     (here / "old" / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
     code, out, _ = cli("status", "old", "--json")
