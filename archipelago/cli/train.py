@@ -35,7 +35,7 @@ def run(
     ] = "local",
     run_dir: Annotated[Path | None, typer.Option(help="Where to write; must be empty.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a run that died, in its run directory.")
+        bool, typer.Option("--resume", help="Resume a run that died, in its run directory.")
     ] = False,
     from_stored: Annotated[
         bool,
@@ -91,14 +91,14 @@ def train(
     from cluster.launch.preflight import enter
 
     if from_stored and not resume:
-        raise UserMistake("--from-stored: it says how a run goes on; give --resume as well")
+        raise UserMistake("--from-stored: it is an option of --resume; give --resume as well")
     import_from_here()
     draft, now = read(config_path, overrides), datetime.now().astimezone()
     config, chosen, layout = enter(draft, config_path, run_dir, now, resume=resume, owned=True)
     if from_stored and config.run.mode.sums_gradients:
         raise UserMistake(
-            f'--from-stored: run.mode = "{config.run.mode}" has no fragments; --resume goes on '
-            "from the newest snapshot that can be read"
+            f'--from-stored: run.mode = "{config.run.mode}" has no fragments; --resume '
+            "continues from the newest readable snapshot"
         )
     console = Console(file=sys.stderr if as_json else sys.stdout)  # as it is now: see launch.run
     if verbose or not as_json:
@@ -170,7 +170,7 @@ def import_from_here() -> None:
     try:
         folder = os.getcwd()
     except FileNotFoundError as error:
-        raise UserMistake("the current folder is gone; start in one that exists") from error
+        raise UserMistake("the current folder was deleted; start in one that exists") from error
     if folder not in sys.path:
         sys.path.append(folder)
 

@@ -210,5 +210,5 @@ class RayLink:
             if failure is not None:
                 self._calls.ask(SYNCER, "broke", self._seat, failure, timeout_s=LAST_WORDS_S)
         except (Unreachable, RayError) as error:
-            logging.warning("the syncer is not told: %s", error)
+            logging.warning("the failure could not be reported to the syncer: %s", error)
         self._calls.ask(FLEET, "broke", self._seat, words)

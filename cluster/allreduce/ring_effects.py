@@ -94,7 +94,7 @@ class RingEffects:
                 for life in self._run.ring.turning:
                     self._tasks.spawn(self._ports.pause(life, ring))
             case RingRelease(life, why):
-                log.info("%s is let go: %s", life, why)
+                log.info("%s is released: %s", life, why)
                 if self._run.ring.stage is RingStage.OVER:
                     self._tasks.spawn(self._let_go(life))
                 else:
@@ -110,7 +110,7 @@ class RingEffects:
         If the ring has not taken a step yet, the other members wait for each other inside the
         collective library. Only closing their meeting point ends that.
         """
-        log.warning("%s is gone: %s", lost.life, lost.why)
+        log.warning("%s is lost: %s", lost.life, lost.why)
         self._places.forget(lost.life)
         ring = self._run.ring
         if lost.life in before.turning and ring.held.step <= self.formed.held.step:

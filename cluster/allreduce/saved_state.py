@@ -202,7 +202,7 @@ def read_back(depot: Depot) -> RingComeback:
     try:
         memory = load_memory(depot)
     except Damaged as error:
-        log.error("%s; it is made anew from the newest state", error)
+        log.error("%s; it is rebuilt from the newest state", error)
         damaged.append(str(error))
         memory = None
     known = None if memory is None else memory.ring.kept
@@ -213,7 +213,7 @@ def read_back(depot: Depot) -> RingComeback:
         return RingComeback(memory, None, None)
     if memory is None and (damaged or state.held.step > 0):
         memory = _anew(depot, state)
-        damaged = damaged or [f"{MEMORY} is not there; it is made anew from the newest state"]
+        damaged = damaged or [f"{MEMORY} is missing; it is rebuilt from the newest state"]
     if known is not None and state.held < known and not damaged:
         damaged = [f"{name_of(known)} is not there; {name_of(state.held)} is used"]
     if memory is not None:

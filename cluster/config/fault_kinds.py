@@ -62,7 +62,7 @@ SERVICES = (SYNCER, SHARD, EVALUATOR, FLEET)
 """The targets of faults that are not islands."""
 FAULTS: Mapping[FaultKind, FaultRow] = {
     FaultKind.KILL: FaultRow(
-        "SIGKILL, as the kernel does it to whoever takes too much memory",
+        "SIGKILL, as the kernel sends it to a process that takes too much memory",
         True, frozenset(SERVICES), "kill", simulated="crash",
     ),
     FaultKind.STOP: FaultRow(
@@ -70,11 +70,11 @@ FAULTS: Mapping[FaultKind, FaultRow] = {
         True, frozenset({SYNCER, SHARD, EVALUATOR}), "halt", ("for_s",), "hang",
     ),
     FaultKind.NAN: FaultRow(
-        "what the island hands in from then on is not a number",
+        "the contributions of the island from then on are NaN",
         True, NOBODY, "spoil", (math.nan,), "nan",
     ),
     FaultKind.SCALE: FaultRow(
-        "what the island hands in from then on is `factor` times too large",
+        "the contributions of the island from then on are `factor` times too large",
         True, NOBODY, "spoil", ("factor",), "loud",
     ),
     FaultKind.SLOW: FaultRow(
@@ -90,7 +90,7 @@ FAULTS: Mapping[FaultKind, FaultRow] = {
         True, NOBODY, "kill_node", simulated="vanish",
     ),
     FaultKind.DRAIN: FaultRow(
-        "it hands in what it has and leaves, as for a preemption",
+        "it hands in its work and leaves, as for a preemption",
         True, NOBODY, simulated="drain", doer=Doer.FLEET,
     ),
     FaultKind.DISK: FaultRow(

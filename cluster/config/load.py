@@ -100,7 +100,7 @@ def _directory(path: Path) -> str:
     if not (path / "config.toml").exists():
         return f"{path} is a directory: a configuration is a file, such as run.toml"
     return (
-        f"{path} is the directory of a run: to go on with that run use "
+        f"{path} is the directory of a run: to resume that run use "
         f"`archipelago run {path / 'config.toml'} --resume --run-dir {path}`"
     )
 

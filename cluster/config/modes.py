@@ -138,7 +138,7 @@ def misfit(config: Config, harm: Harm) -> str | None:
         return f"the drain of {harm.island}: {why}"
     if mode.lock_step and harm.kind in (FaultKind.NAN, FaultKind.SCALE):
         return (
-            f"the {harm.kind} of {harm.island}: the gate turns away what it hands in from then on, "
+            f"the {harm.kind} of {harm.island}: the gate refuses its contributions from then on, "
             f'and run.mode = "{mode}" merges nothing without all islands: it would wait for ever'
         )
     if not mode.sums_gradients:
@@ -181,7 +181,11 @@ def problems_of_ring(config: Config) -> Iterator[Problem]:
                 "one that has no accelerator; take them out",
             )
         for key, refused, remedy in (
-            ("spares", group.spares > 0, "leave it at 0: whoever returns is waited for"),
+            (
+                "spares",
+                group.spares > 0,
+                "leave it at 0: the ring waits for a lost island",
+            ),
             ("encode", group.encode != "host", 'leave it at "host": there are no deltas to encode'),
             ("region", group.region is not None, "leave it out: all read one order of the data"),
             (

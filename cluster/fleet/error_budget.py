@@ -42,7 +42,7 @@ class ErrorBudget:
         frames = traceback.extract_tb(error.__traceback__)
         where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
         self.trouble = (
-            f"the keeper of the fleet broke {self._row} times in a row and goes on: "
+            f"the keeper of the fleet broke {self._row} times in a row and continues: "
             f"{type(error).__name__}: {error}{where}"
         )
         if self._row >= MOST:

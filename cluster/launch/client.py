@@ -85,7 +85,7 @@ def reached(live: Live, within_s: float | None = CALL_TIMEOUT_S) -> Generator[As
                 job or f"no run named {live.run} is live in the cluster at {live.address}"
             ) from error
         except (RayError, Unreachable, RunFailed) as error:
-            raise UserMistake(f"run {live.run} cannot be heard: {error}") from error
+            raise UserMistake(f"run {live.run} does not answer: {error}") from error
         finally:
             ray.shutdown()
 
@@ -101,8 +101,8 @@ def _asking(fleet: Actor, within_s: float | None = CALL_TIMEOUT_S) -> Asking:
             reference = call(fleet)
         except TypeError as error:  # where Ray cannot import an actor's class, it makes one up
             raise UserMistake(
-                f"what this archipelago asks is not what the run's fleet can be asked ({error}): "
-                "it is of another version than the run's, or cannot import cluster.fleet"
+                f"this archipelago made a call that the run's fleet does not have ({error}): it "
+                "is of another version than the run's, or cannot import cluster.fleet"
             ) from error
         try:
             return answer(reference, within_s)

@@ -54,7 +54,7 @@ class Lead(Generic[OrderType]):
         try:
             self._send(order)
         except OSError as error:
-            raise HostLost(f"a host of this island cannot be told anything: {error}") from error
+            raise HostLost(f"a host of this island cannot be reached: {error}") from error
 
     def heard(self, word: Word) -> None:
         """Handle a message of another host."""

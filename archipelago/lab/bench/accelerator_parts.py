@@ -102,7 +102,7 @@ def _steps_told() -> int:
     """Read the number of steps from the standard input."""
     line = sys.stdin.readline()
     if not line.strip():
-        raise SystemExit("nobody says how many steps to train: the bench has ended")
+        raise SystemExit("the number of steps is missing on standard input: the bench has ended")
     return int(line)
 
 

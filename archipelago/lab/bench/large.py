@@ -174,7 +174,7 @@ def _kill(stage: BenchStage) -> ComingBack:
             continue
         gap_s = time.monotonic() - began_s
         if now <= generation:
-            raise RunFailed(f"the syncer that was killed goes on as generation {now}")
+            raise RunFailed(f"the syncer that was killed still runs, as generation {now}")
         return ComingBack(gap_s, procfs.peak_bytes(answer(stub_actor.pid_of(stage.syncer))))
     raise RunFailed(f"the syncer that was killed is not back within {BACK_S:g} s")
 

@@ -61,7 +61,7 @@ def shard_terms(
     n, largest = -(-layout.parameters // sync.shards), max(layout.sizes)
     terms = [Term("arrays", STORED_BYTES * n, "sync.shards")]
     if sharing:
-        terms.append(Term("a copy for who joins", F32_BYTES * largest, peak=True))
+        terms.append(Term("a copy for a joining learner", F32_BYTES * largest, peak=True))
     if not merging:
         return terms
     difference = sync.wire_down.bytes_of(largest)
@@ -106,7 +106,7 @@ def store_terms(config: Config, layout: Layout, *, shards: bool) -> list[Term]:
     They do not depend on the number of islands on the node.
     """
     n, largest = layout.parameters, max(layout.sizes)
-    public = Term("public fragments for who joins", F32_BYTES * n, peak=True)
+    public = Term("public fragments for a joining learner", F32_BYTES * n, peak=True)
     published = config.sync.wire_down.bytes_of(largest)
     publication = Term("a publication", published, "sync.wire_down", peak=True)
     return [public, publication, in_flight(config, layout)] if shards else [public, publication]

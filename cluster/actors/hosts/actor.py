@@ -100,7 +100,7 @@ class HostActor:
             follower = self._follower
             return None if follower is None else follower.part(said, known)
         except BaseException:
-            log.exception("what was trained could not be handed in")
+            log.exception("this host's part of the contribution could not be handed in")
             self._end("see above")
 
     @ray.method(concurrency_group="asking")

@@ -80,7 +80,7 @@ class RingActor(Conductor):
         """
         shell = await self._open()
         if (error := shell.failure) is not None:
-            raise RunFailed(f"the conductor cannot go on: {words_of(error)}") from error
+            raise RunFailed(f"the conductor has failed: {words_of(error)}") from error
         for kind, late_s in shell.records.late():
             if late_s > LATE_S:
                 why = f"the depot has not answered for {late_s:.0f} s"

@@ -95,7 +95,7 @@ class SyncerProcess:
         recovered, resume = (None, None) if comeback is None else comeback
         if recovered is not None:
             logging.warning(
-                "back as generation %d at event %d, %d heard again%s",
+                "back as generation %d at event %d, %d events replayed%s",
                 recovered.generation,
                 recovered.seq,
                 recovered.heard,
