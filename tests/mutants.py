@@ -1280,7 +1280,7 @@ MUTANTS = (
     Mutant(
         "a learner does not hear what is held",
         FATES,
-        "            known.held.append(said)\n",
+        "            known.held.append(contribution)\n",
         "            pass\n",
     ),
     Mutant(

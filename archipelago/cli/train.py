@@ -126,7 +126,7 @@ def train(
     else:
         console.print(summary_table(outcome.summary))
         console.print(f"model, events and metrics are in {chosen}")
-    _say_what_is_missing(outcome)
+    _print_missing(outcome)
     if interrupts.asked is not None:
         raise typer.Exit(INTERRUPTED)
     return outcome.summary
@@ -222,9 +222,9 @@ def submit(
         raise typer.Exit(code)
 
 
-def _last_json(said: str) -> str:
+def _last_json(output: str) -> str:
     """Return the summary, the last JSON object in the output of a job; `null` if there is none."""
-    return next((line for line in reversed(said.splitlines()) if line.startswith("{")), "null")
+    return next((line for line in reversed(output.splitlines()) if line.startswith("{")), "null")
 
 
 def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B006 - see above
@@ -248,12 +248,12 @@ def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B0
         outcome = keep_as_job(config, run_dir, layout, show=display.show, interrupts=interrupts)
     console.print(summary_table(outcome.summary))
     print(json_text(outcome.summary), flush=True)
-    _say_what_is_missing(outcome)
+    _print_missing(outcome)
     if outcome.asked is not None:
         raise typer.Exit(INTERRUPTED)
 
 
-def _say_what_is_missing(outcome: Outcome) -> None:
+def _print_missing(outcome: Outcome) -> None:
     """Print why a figure of the summary is null, although the run has ended with its model."""
     if outcome.missing is not None:
         print(f"archipelago: {outcome.missing}; the model is whole", file=sys.stderr)

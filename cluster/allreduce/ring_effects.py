@@ -96,7 +96,7 @@ class RingEffects:
             case RingRelease(life, why):
                 log.info("%s is released: %s", life, why)
                 if self._run.ring.stage is RingStage.OVER:
-                    self._tasks.spawn(self._let_go(life))
+                    self._tasks.spawn(self._release(life))
                 else:
                     self._places.answer(life, None)
             case RingFinish(donor):
@@ -161,7 +161,7 @@ class RingEffects:
         self._measures.counts.ended_s = self._now_s()
         run.feed(Ended(state.held))
 
-    async def _let_go(self, life: Life) -> None:
+    async def _release(self, life: Life) -> None:
         """Tell an island that the run is over, once the final state is durable.
 
         Until then the island may be the only one that has the final state.

@@ -57,7 +57,7 @@ class FaultRow:
 
 
 SHARD_PREFIX = "shard-"
-NOBODY: frozenset[str] = frozenset()
+NO_SERVICE: frozenset[str] = frozenset()
 SERVICES = (SYNCER, SHARD, EVALUATOR, FLEET)
 """The targets of faults that are not islands."""
 FAULTS: Mapping[FaultKind, FaultRow] = {
@@ -71,27 +71,27 @@ FAULTS: Mapping[FaultKind, FaultRow] = {
     ),
     FaultKind.NAN: FaultRow(
         "the contributions of the island from then on are NaN",
-        True, NOBODY, "spoil", (math.nan,), "nan",
+        True, NO_SERVICE, "spoil", (math.nan,), "nan",
     ),
     FaultKind.SCALE: FaultRow(
         "the contributions of the island from then on are `factor` times too large",
-        True, NOBODY, "spoil", ("factor",), "loud",
+        True, NO_SERVICE, "spoil", ("factor",), "loud",
     ),
     FaultKind.SLOW: FaultRow(
         "its steps take `factor` times as long, for `for_s`: a straggler",
-        True, NOBODY, "slow", ("factor", "for_s"), "slow",
+        True, NO_SERVICE, "slow", ("factor", "for_s"), "slow",
     ),
     FaultKind.CUT: FaultRow(
         "none of our calls reach it or leave it, for `for_s`",
-        True, NOBODY, "cut", ("for_s",), "cut",
+        True, NO_SERVICE, "cut", ("for_s",), "cut",
     ),
     FaultKind.NODE: FaultRow(
         "SIGKILL to the raylet of its node, and so to everything on it",
-        True, NOBODY, "kill_node", simulated="vanish",
+        True, NO_SERVICE, "kill_node", simulated="vanish",
     ),
     FaultKind.DRAIN: FaultRow(
         "it hands in its work and leaves, as for a preemption",
-        True, NOBODY, simulated="drain", doer=Doer.FLEET,
+        True, NO_SERVICE, simulated="drain", doer=Doer.FLEET,
     ),
     FaultKind.DISK: FaultRow(
         "the process can write no file beyond 4 KiB, for `for_s`: the kernel's own errors",

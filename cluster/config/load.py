@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from cluster.config.checks import CHECKS
-from cluster.config.modes import resolved, said_in
+from cluster.config.modes import resolved, set_by_user
 from cluster.config.other_files import other_command
 from cluster.config.override import override
 from cluster.config.problem_text import Location, Problem, problem_of
@@ -128,7 +128,7 @@ def draft(tables: Mapping[str, Any], *, origin: str, overrides: Sequence[str] = 
     problems = [*override_problems, *(problem_of(mistake) for mistake in mistakes)]
     cross_problems: list[Problem] = []
     if not any(_touches(location, read) for location in broken for read in ("run.mode", "islands")):
-        config, cross_problems = resolved(config, said_in(config, tables, overrides))
+        config, cross_problems = resolved(config, set_by_user(config, tables, overrides))
     for check in CHECKS:
         if not any(_touches(location, read) for location in broken for read in check.reads):
             cross_problems += check.problems(config)

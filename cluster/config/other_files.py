@@ -21,7 +21,7 @@ def other_command(path: object, tables: Mapping[str, Any]) -> str | None:
             f"`archipelago simulate {path}`"
         )
         return _message(path, "a cluster file", tables, commands)
-    if tables.keys() == {"faults"} and isinstance(tables["faults"], list):
+    if {*tables} == {"faults"} and isinstance(tables["faults"], list):
         command = f"to inject its faults into a live run use `archipelago chaos RUN --plan {path}`"
         return _message(path, "a fault plan", tables, command)
     return None

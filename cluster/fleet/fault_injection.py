@@ -49,7 +49,7 @@ class Injection:
         """Take over from an earlier process which faults have happened."""
         self._plan = FaultPlan(self._config.faults.plan, done)
 
-    def strike_what_is_due(self, view: View, keep: Callable[[], None]) -> None:
+    def inject_due_faults(self, view: View, keep: Callable[[], None]) -> None:
         """Inject every fault that is due and has a target.
 
         `keep`: writes the memory of the fleet before a fault, since the fault may end this process.

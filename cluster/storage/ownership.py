@@ -211,7 +211,7 @@ class Ownership:
             self._try_to_beat()
         if self.lost is not None:
             log.error("%s", self.lost)
-        self._say_that_it_is_left()
+        self._write_left()
 
     def _try_to_beat(self) -> None:
         try:
@@ -231,13 +231,13 @@ class Ownership:
         self._begun = begun
         self._over.set()
         if not self._thread.is_alive():
-            self._say_that_it_is_left()
+            self._write_left()
             return
         self._thread.join(BEAT_S)
         if self._thread.is_alive():
             log.warning("the end of this ownership is not written to the depot yet")
 
-    def _say_that_it_is_left(self) -> None:
+    def _write_left(self) -> None:
         with self._lock:
             if self.lost is not None or self._begun is None:
                 return

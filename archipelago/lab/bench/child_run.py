@@ -66,13 +66,13 @@ class ChildRun:
         text = last_look(self.run_dir / LOOKS)
         return None if text is None else json.loads(text)
 
-    def until(self, what: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    def until(self, holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         """Wait until the predicate holds for the last status, and return that status.
 
         Errors: `RunFailed` if the run ends first, or that takes minutes.
         """
         end_s = time.monotonic() + LONGEST_WAIT_S
-        while (status := self.look) is None or not what(status):
+        while (status := self.look) is None or not holds(status):
             if self.process.poll() is not None or time.monotonic() > end_s:
                 raise RunFailed(f"the run got stuck or ended:\n{self.end()[1][-2000:]}")
             time.sleep(0.2)
@@ -89,7 +89,7 @@ class ChildRun:
             )
         )
 
-    def break_it(self, *arguments: str) -> None:
+    def inject_faults(self, *arguments: str) -> None:
         """Inject faults with `archipelago chaos`.
 
         Errors: `RunFailed` if the command fails, or every fault is refused.
@@ -106,9 +106,9 @@ class ChildRun:
         ):
             raise RunFailed(f"it could not be broken: {done.stdout}{done.stderr[-2000:]}")
 
-    def kill(self, whom: str, kind: str) -> None:
+    def kill(self, target: str, kind: str) -> None:
         """Kill one process now; a `kind` of "node" kills everything on its node."""
-        self.kill_by([(0.0, whom)], kind)
+        self.kill_by([(0.0, target)], kind)
 
     def kill_by(self, plan: Sequence[tuple[float, str]], kind: str = "kill") -> None:
         """Kill each victim after its number of seconds, and return after the last one."""
@@ -119,17 +119,17 @@ class ChildRun:
                 for after_s, victim in plan
             )
         )
-        self.break_it("--plan", str(path))
+        self.inject_faults("--plan", str(path))
 
-    def kill_and_wait(self, whom: str, kind: str = "kill", victim: Island = VICTIM) -> None:
+    def kill_and_wait(self, target: str, kind: str = "kill", victim: Island = VICTIM) -> None:
         """Kill, then wait until the victim has begun another life and contributes in it.
 
-        A `kind` of "node" kills everything on the node of `whom`.
+        A `kind` of "node" kills everything on the node of `target`.
         """
         status = self.look
         assert status is not None
         life = _of(status, victim)["life"]
-        self.kill(whom, kind)
+        self.kill(target, kind)
         self.until_all_contribute(life + 1, victim)
 
     def end(self) -> tuple[dict[str, Any], str]:

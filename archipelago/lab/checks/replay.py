@@ -105,7 +105,7 @@ def replay(run_dir: Path) -> dict[str, object]:
         checks["state"] = kept.state == state
     digest = None if arrays is None else arrays.sha256()
     if digest is not None and differs is None and (run_dir / SUMMARY).exists():
-        checks["fragments"] = digest == _said(run_dir / SUMMARY)
+        checks["fragments"] = digest == _reported_digest(run_dir / SUMMARY)
     return {
         "exact": bool(checks) and all(checks.values()) and played.damage is None,
         "from_event": began,
@@ -129,7 +129,7 @@ def _violated(judge: InvariantJudge, heard: ReplayedEvent) -> str | None:
     return None
 
 
-def _said(summary: Path) -> str:
+def _reported_digest(summary: Path) -> str:
     """Return the fingerprint of the final model that the run itself reported."""
     try:
         return json.loads(summary.read_text())["global_sha256"]

@@ -114,5 +114,5 @@ class JudgedMeasures(Measures):
     def failed(self, life: Life | None, failure: Failure) -> None:
         """Do nothing: no rule depends on how often an island has failed."""
 
-    def trouble(self, what: str, why: str | None) -> None:
+    def trouble(self, subject: str, why: str | None) -> None:
         """Do nothing: no rule depends on why the disk fails."""
