@@ -101,7 +101,9 @@ def dead(token: str) -> Owner:
 def test_second_owner_is_refused_while_the_first_lives(depot: Depot) -> None:
     here = Elsewhere()
     first = here.take(depot, me("a"))
-    with pytest.raises(UserMistake, match=rf"run {RUN} is live: process [0-9]+ on .*two cannot"):
+    with pytest.raises(
+        UserMistake, match=rf"run {RUN} is live: process [0-9]+ on .*two processes cannot"
+    ):
         here.take(depot, me("b"))
     assert (first.number, here.waited_s) == (1, [])
     first.beat()

@@ -103,7 +103,7 @@ def test_status_of_a_run_that_has_not_started_tells_of_its_job(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with served(head) as address:
-        monkeypatch.setattr("cluster.launch.job_state.LOCAL_SERVER", address)
+        monkeypatch.setenv("RAY_API_SERVER_ADDRESS", address)  # in place of the local one
         with pytest.raises(UserMistake, match=says):
             next(looks("name", None, 0.0))
 

@@ -57,7 +57,7 @@ def test_one_of_two_simultaneous_resumes_takes_the_run() -> None:
         told = finish(refused)
         assert told.code == 2
         assert "is live: process" in told.err
-        assert "two cannot write one run" in told.err
+        assert "two processes cannot write one run" in told.err
         until(lambda: here.merges > before["merges"] + 8 or goes_on.poll() is not None)
         assert here.run("stop", str(here.run_dir)).code == 0
         finished = finish(goes_on)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from types import ModuleType
@@ -64,12 +63,9 @@ def test_search_plays_as_many_schedules_as_it_is_told(count: int) -> None:
     assert (explored.schedules, played) == (count, [7, 8, 9][:count])
 
 
-def test_count_of_no_schedule_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["shells", "--count", "0"])
+def test_count_of_no_schedule_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main()
+        main(["--count", "0"])
     assert "--count must be 1 or more" in capsys.readouterr().err
 
 
