@@ -68,7 +68,7 @@ def run(
     from cluster.launch.run import run as launch
 
     if from_stored and not resume:
-        raise UserMistake("from_stored says how a run goes on: give resume=True as well")
+        raise UserMistake("from_stored is an option of resume: give resume=True as well")
     checked, origin = _draft(config, overrides)
     chosen = None if run_dir is None else Path(run_dir)
     config, chosen, layout = enter(checked, origin, chosen, _now(), resume=resume, owned=True)

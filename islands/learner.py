@@ -50,7 +50,7 @@ from islands.trainer import Trainer
 log = logging.getLogger("archipelago.learner")
 
 
-def _nobody(order: Order) -> None:
+def _no_followers(order: Order) -> None:
     """Do nothing: an island of one host has no others to tell."""
 
 
@@ -88,7 +88,7 @@ class Learner:
         self.spoil = 1.0  # a fault plan multiplies hand-ins by it
         self._mail = mail = Mailbox(now_s)
         self._lead = lead
-        tell = _nobody if lead is None else lead.tell
+        tell = _no_followers if lead is None else lead.tell
         self._trainer = Trainer(task, inner, port, sharing, settings, mail, now_s, tell)
         self._setup = LifeSetup(
             task, layout, inner, port, sharing, stream, link, settings, mail, self._trainer, lead

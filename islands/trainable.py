@@ -87,7 +87,7 @@ def _of_loss(task: Task, shapes: Params, batch: Batch) -> Iterator[str]:
     if not isinstance(given, jax.ShapeDtypeStruct):
         result = f"a {type(given).__name__}"
     elif given.shape or not jnp.issubdtype(given.dtype, jnp.floating):
-        result = _said(given)
+        result = _shape_text(given)
     else:
         trace = jax.make_jaxpr(jax.grad(task.loss))
         yield from _untouched(
@@ -95,7 +95,7 @@ def _of_loss(task: Task, shapes: Params, batch: Batch) -> Iterator[str]:
             _traced(task, "the gradient of loss", lambda: trace(shapes, batch)),
         )
         return
-    leaves = ", ".join(_said(leaf) for leaf in jax.tree.leaves(batch))
+    leaves = ", ".join(_shape_text(leaf) for leaf in jax.tree.leaves(batch))
     yield (
         f"loss gives {result} for a batch of {leaves}: it must be one real number, the mean of the "
         "batch in nats per token"
@@ -137,7 +137,7 @@ def _about(found: Sequence[Named], advice: str) -> str:
     """Return the advice once for all leaves that need it."""
     if len(found) == 1:
         ((path, leaf),) = found
-        return f"parameter {path or '(the whole)'} is {_said(leaf)}: " + advice.format(
+        return f"parameter {path or '(the whole)'} is {_shape_text(leaf)}: " + advice.format(
             it="it", its="its"
         )
     named = ", ".join(path for path, _ in found[:NAMED])
@@ -149,7 +149,7 @@ def _about(found: Sequence[Named], advice: str) -> str:
     )
 
 
-def _said(leaf: Any) -> str:
+def _shape_text(leaf: Any) -> str:
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 
 

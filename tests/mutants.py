@@ -427,7 +427,7 @@ MUTANTS = (
         "those that drain are told nothing",
         OUTCOMES,
         "for m in in_order(state.members) if m.status in SPEAKING),",
-        "for m in in_order(live(state.members))),",
+        "for m in in_order(state.members) if m.status in SPEAKING - {'draining'}),",
     ),
     Mutant(
         "the end leaves rounds open",
@@ -1008,7 +1008,7 @@ MUTANTS = (
         "public before it is merged",
         EFFECTS,
         "if (event := await self._ports.merge(order)) is not None:",
-        "if event := Merged(order.fragment, order.version):",
+        "if event := __import__('coordinator').protocol.Merged(order.fragment, order.version):",
     ),
     Mutant(
         "public before it is stored, by the shell",
@@ -1280,7 +1280,7 @@ MUTANTS = (
     Mutant(
         "a learner does not hear what is held",
         FATES,
-        "            known.held.append(said)\n",
+        "            known.held.append(contribution)\n",
         "            pass\n",
     ),
     Mutant(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
+
 import pytest
 
 from tests.mutants import MUTANTS, ROOT, Mutant, try_out
@@ -24,6 +27,35 @@ def test_each_mutant_patches_the_present_source() -> None:
         text = (ROOT / mutant.file).read_text(encoding="utf-8")
         assert text.count(mutant.old) == 1, mutant
         assert mutant.old != mutant.new
+
+
+def test_each_mutant_is_valid_python() -> None:
+    """An undefined name would be caught by any test, whatever the guard is for."""
+    for mutant in MUTANTS:
+        text = (ROOT / mutant.file).read_text(encoding="utf-8")
+        patched = ast.parse(text.replace(mutant.old, mutant.new))
+        unknown = names(patched, ast.Load) - names(patched, ast.Store) - {*dir(builtins)}
+        assert not unknown, (mutant, unknown)
+
+
+def names(tree: ast.Module, context: type[ast.expr_context]) -> set[str]:
+    """Return the names that a module reads (`ast.Load`), or those that it binds (`ast.Store`)."""
+    found = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, context)}
+    if context is ast.Load:
+        return found
+    for node in ast.walk(tree):
+        match node:
+            case ast.arg(arg=name) | ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                found.add(name)
+            case ast.AsyncFunctionDef(name=name) | ast.ExceptHandler(name=str(name)):
+                found.add(name)
+            case ast.alias(name=path, asname=alias):
+                found.add(alias or path.partition(".")[0])
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                found.add(name)
+            case _:
+                pass
+    return found | {"__file__", "__name__", "__doc__"}
 
 
 @pytest.mark.slow

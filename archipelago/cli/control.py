@@ -57,7 +57,7 @@ def drain(
     from cluster.launch.client import drain
 
     drain(live, Island(island))
-    Console().print(f"{live.run}: {island} hands in what it has and leaves")
+    Console().print(f"{live.run}: {island} hands in its work and leaves")
 
 
 def chaos(

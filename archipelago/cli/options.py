@@ -14,7 +14,7 @@ FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
 """The exit codes of failures; 0 is success."""
 app = typer.Typer(
     name="archipelago",
-    help="Train one model on many islands of compute that nobody has to keep in step.",
+    help="Train one model on many islands of compute, without keeping them in step.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -110,10 +110,10 @@ def _of_the_islands(before: RunStatus | None, after: RunStatus) -> Iterator[str]
         if name not in now:
             islands_by_text["gone from the run"].append(name)
     for text, names in islands_by_text.items():
-        yield f"{_who(names)} {text}"
+        yield f"{_subject(names)} {text}"
 
 
-def _who(names: Sequence[str]) -> str:
+def _subject(names: Sequence[str]) -> str:
     if len(names) == 1:
         return f"island {names[0]} is"
     if len(names) <= NAMES:

@@ -23,7 +23,8 @@ def study(
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
     retry: Annotated[bool, typer.Option("--retry", help="Train failed cells again.")] = False,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Train nothing: say what would be, and what is there.")
+        bool,
+        typer.Option("--plan", help="Train nothing: print existing and missing cells."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -82,8 +83,8 @@ def study(
         except KeyboardInterrupt:
             interrupted, cell_results = True, work.found(files, cells, retry=False)
             console.print(
-                f"interrupted: {len(cell_results)} of {len(cells)} cells are there, and the same "
-                "command goes on from them"
+                f"interrupted: {len(cell_results)} of {len(cells)} cells are trained; the same "
+                "command continues from there"
             )
     result = summed(definition, cell_results)
     report = result.json()

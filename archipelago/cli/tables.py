@@ -84,7 +84,7 @@ def _merging(summary: Summary) -> Iterator[FigureRow]:
     yield "participants", number(summary.get("mean_participants"), 2), "islands in a merge, mean"
     yield "longest gap", seconds_or_dash(summary.get("max_merge_gap_s")), "between two merges"
     refused = number(summary.get("rejected_contributions"), 0)
-    yield "refused", refused, "contributions that the gate turned away"
+    yield "refused", refused, "contributions that the gate refused"
 
 
 def _recovery(summary: Summary) -> Iterator[FigureRow]:

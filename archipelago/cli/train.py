@@ -35,7 +35,7 @@ def run(
     ] = "local",
     run_dir: Annotated[Path | None, typer.Option(help="Where to write; must be empty.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a run that died, in its run directory.")
+        bool, typer.Option("--resume", help="Resume a run that died, in its run directory.")
     ] = False,
     from_stored: Annotated[
         bool,
@@ -91,14 +91,14 @@ def train(
     from cluster.launch.preflight import enter
 
     if from_stored and not resume:
-        raise UserMistake("--from-stored: it says how a run goes on; give --resume as well")
+        raise UserMistake("--from-stored: it is an option of --resume; give --resume as well")
     import_from_here()
     draft, now = read(config_path, overrides), datetime.now().astimezone()
     config, chosen, layout = enter(draft, config_path, run_dir, now, resume=resume, owned=True)
     if from_stored and config.run.mode.sums_gradients:
         raise UserMistake(
-            f'--from-stored: run.mode = "{config.run.mode}" has no fragments; --resume goes on '
-            "from the newest snapshot that can be read"
+            f'--from-stored: run.mode = "{config.run.mode}" has no fragments; --resume '
+            "continues from the newest readable snapshot"
         )
     console = Console(file=sys.stderr if as_json else sys.stdout)  # as it is now: see launch.run
     if verbose or not as_json:
@@ -126,7 +126,7 @@ def train(
     else:
         console.print(summary_table(outcome.summary))
         console.print(f"model, events and metrics are in {chosen}")
-    _say_what_is_missing(outcome)
+    _print_missing(outcome)
     if interrupts.asked is not None:
         raise typer.Exit(INTERRUPTED)
     return outcome.summary
@@ -170,7 +170,7 @@ def import_from_here() -> None:
     try:
         folder = os.getcwd()
     except FileNotFoundError as error:
-        raise UserMistake("the current folder is gone; start in one that exists") from error
+        raise UserMistake("the current folder was deleted; start in one that exists") from error
     if folder not in sys.path:
         sys.path.append(folder)
 
@@ -222,9 +222,9 @@ def submit(
         raise typer.Exit(code)
 
 
-def _last_json(said: str) -> str:
+def _last_json(output: str) -> str:
     """Return the summary, the last JSON object in the output of a job; `null` if there is none."""
-    return next((line for line in reversed(said.splitlines()) if line.startswith("{")), "null")
+    return next((line for line in reversed(output.splitlines()) if line.startswith("{")), "null")
 
 
 def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B006 - see above
@@ -248,12 +248,12 @@ def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B0
         outcome = keep_as_job(config, run_dir, layout, show=display.show, interrupts=interrupts)
     console.print(summary_table(outcome.summary))
     print(json_text(outcome.summary), flush=True)
-    _say_what_is_missing(outcome)
+    _print_missing(outcome)
     if outcome.asked is not None:
         raise typer.Exit(INTERRUPTED)
 
 
-def _say_what_is_missing(outcome: Outcome) -> None:
+def _print_missing(outcome: Outcome) -> None:
     """Print why a figure of the summary is null, although the run has ended with its model."""
     if outcome.missing is not None:
         print(f"archipelago: {outcome.missing}; the model is whole", file=sys.stderr)

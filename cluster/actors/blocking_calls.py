@@ -39,7 +39,7 @@ class BlockingCalls:
         Errors: `Unreachable` if another attempt may succeed; otherwise the actor's own exception.
         """
         if not self._cable.passes(timeout_s):
-            raise Unreachable(f"the {actor} cannot be heard: the cable is cut")
+            raise Unreachable(f"the {actor} cannot be reached: its connection is cut")
         try:
             call = getattr(self._actors[actor], method)
             return ray.get(call.remote(*arguments), timeout=timeout_s)
@@ -48,7 +48,7 @@ class BlockingCalls:
             if isinstance(error, RayTaskError) and not isinstance(origin, PASSING):
                 raise
             self._actors.forget(actor)
-            raise Unreachable(f"the {actor} cannot be heard: {type(origin).__name__}") from error
+            raise Unreachable(f"the {actor} cannot be reached: {type(origin).__name__}") from error
 
     def insist(self, actor: str, method: str, *arguments: object) -> Any:
         """Call with retries, `AGAIN_S` apart, until the actor is reachable; return the answer.

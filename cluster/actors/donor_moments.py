@@ -68,7 +68,7 @@ class DonorMoments:
     def _given(self, name: str, donor: Life) -> list[NDArray[Any]] | None:
         """Wait while the donor makes progress, and pull the pieces that it has put in its store."""
         if not self._cable.passes(DONOR_FLOOR_S):
-            raise Unreachable(f"the {name} cannot be heard: the cable is cut")
+            raise Unreachable(f"the {name} cannot be reached: its connection is cut")
         call = self._actors[name].moments.remote(donor, self.split)
         copied, further_s = -1, time.monotonic()
         while not ray.wait([call], timeout=LOOK_S)[0]:

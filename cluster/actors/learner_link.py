@@ -78,10 +78,12 @@ class RayLink:
         self._seat, self._relievable = seat, relievable
         self._others: Mapping[Island, Seat] = {}
         self._joining: Granted | None = None  # until it has all that it needs to step
-        self._said_s = -math.inf
+        self._signed_s = -math.inf
         self._fetching = Fetching(cable, get=get)
         self._reader = FragmentReader(self._calls.insist, self._calls.ask, self._fetching, holder)
-        self.donors = DonorMoments(self._actors, cable, self._calls, self._fetching, self._goes_on)
+        self.donors = DonorMoments(
+            self._actors, cable, self._calls, self._fetching, self._require_life
+        )
         self.tell: Callable[[], None] | None = None  # on another host: tells the first one
 
     def join(self, event: Join) -> Granted | Refused:
@@ -96,12 +98,12 @@ class RayLink:
         self._joining = answer if isinstance(answer, Granted) else None
         return answer
 
-    def _goes_on(self) -> None:
+    def _require_life(self) -> None:
         """Send a sign of life for a joining learner, since data has arrived.
 
         Errors: `_Over` if the life that is joining is over.
         """
-        if not self._said():
+        if not self._give_sign():
             raise _Over
 
     def came(self) -> None:
@@ -109,19 +111,19 @@ class RayLink:
 
         Called when another host of the island has made progress, or when a missed version arrives.
         """
-        self._said()
+        self._give_sign()
 
-    def _said(self) -> bool:
+    def _give_sign(self) -> bool:
         """Send a sign of life, unless one was sent in the last `SIGN_S` seconds.
 
         Return False if the life that is joining is over.
         """
-        if time.monotonic() - self._said_s < SIGN_S:
+        if time.monotonic() - self._signed_s < SIGN_S:
             return True
         if self.tell is not None:
             self.tell()
         if (granted := self._joining) is None:
-            self._said_s = time.monotonic()
+            self._signed_s = time.monotonic()
             return True
         empty_report = Report(granted.life, Progress(0, 0, granted.leases[0]), 0.0)
         try:
@@ -131,7 +133,7 @@ class RayLink:
                 return False
         except Unreachable as error:
             logging.info("%s", error)
-        self._said_s = time.monotonic()
+        self._signed_s = time.monotonic()
         return True
 
     @property
@@ -164,7 +166,7 @@ class RayLink:
         granted = self._joining
         least = {} if granted is None else {p: granted.versions[p] for p in fragments}
         try:
-            return self._reader.whole(fragments, least, self._goes_on)
+            return self._reader.whole(fragments, least, self._require_life)
         except _Over:
             logging.info("this life was over before it had the model")
             return None
@@ -172,7 +174,7 @@ class RayLink:
     def mean_moments(self, fragments: Sequence[Fragment]) -> dict[Fragment, Payload] | None:
         """Return the mean first moments of those fragments that have one; None as in `whole`."""
         try:
-            return self._reader.mean_moments(fragments, self._goes_on)
+            return self._reader.mean_moments(fragments, self._require_life)
         except _Over:
             logging.info("this life was over before it had the moments")
             return None
@@ -210,5 +212,5 @@ class RayLink:
             if failure is not None:
                 self._calls.ask(SYNCER, "broke", self._seat, failure, timeout_s=LAST_WORDS_S)
         except (Unreachable, RayError) as error:
-            logging.warning("the syncer is not told: %s", error)
+            logging.warning("the failure could not be reported to the syncer: %s", error)
         self._calls.ask(FLEET, "broke", self._seat, words)

@@ -18,7 +18,7 @@ def code_changed(key: str, target: str | None, was: str, now: str) -> str | None
         return None
     return (
         f"the code of {key} = {target!r} is {now or 'gone'}, and was {was or 'none'} when the run "
-        "began: put its files back, or end the run, since --resume goes on with what is there then"
+        "began: put its files back, or end the run, since --resume uses the code that is there then"
     )
 
 

@@ -58,8 +58,8 @@ class Journal:
     def note(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
         """Add one line to the tape; the next `remember` makes it durable."""
 
-        def plain(what: Event | Effect) -> dict[str, Any]:
-            return {"kind": KINDS[type(what)], **asdict(what)}
+        def plain(item: Event | Effect) -> dict[str, Any]:
+            return {"kind": KINDS[type(item)], **asdict(item)}
 
         line = [self.events, now_s, plain(event), [plain(each) for each in effects]]
         self._lines.write(json_text(line))

@@ -244,11 +244,11 @@ class RingMember:
         return state, held, 0
 
     def _tell(
-        self, turn: RingDecision, told: StepTotals, held: TrainingPosition, state: InnerState
+        self, turn: RingDecision, totals: StepTotals, held: TrainingPosition, state: InnerState
     ) -> None:
         """Report, and answer requests for parameters; rank 0 reports the position of the ring."""
         began_s = time.perf_counter()
-        last = told.leaving > 0 or held.step >= self._config.run.steps
+        last = totals.leaving > 0 or held.step >= self._config.run.steps
         if turn.rank == 0:
             first = held.step == turn.held.step + 1
             if first or last or began_s - self._told_s >= TELL_S:

@@ -132,7 +132,7 @@ def _hear(ring: Ring, event: Event) -> Ring:
             if known is not None and known.life.incarnation > life.incarnation:
                 return ring
             if known is not None and known.turns and known.life != life:
-                ring = replace(ring, broken=ring.broken or f"{life.island} has begun anew")
+                ring = replace(ring, broken=ring.broken or f"{life.island} has restarted")
             ring = replace(ring, lost=ring.lost + wasted)
             ends = ring.stage in (
                 RingStage.ENDING,
@@ -226,9 +226,9 @@ def _form(rules: Rules, ring: Ring) -> Outcome:
     if len(present) < max(1, needed):
         return ring, ()
     if rules.elastic and (donor := _donor(ring, ring.held)) is not None:
-        held, why = ring.held, "all go on from what they have"
+        held, why = ring.held, "all continue from their own state"
         if ring.broken is not None:
-            why = f"{ring.broken}; the others go on"
+            why = f"{ring.broken}; the others continue"
     else:
         donor, held = None, ring.kept
         why = f"{ring.broken}; from the last snapshot" if ring.broken else "all are there"

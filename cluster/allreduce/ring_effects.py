@@ -94,9 +94,9 @@ class RingEffects:
                 for life in self._run.ring.turning:
                     self._tasks.spawn(self._ports.pause(life, ring))
             case RingRelease(life, why):
-                log.info("%s is let go: %s", life, why)
+                log.info("%s is released: %s", life, why)
                 if self._run.ring.stage is RingStage.OVER:
-                    self._tasks.spawn(self._let_go(life))
+                    self._tasks.spawn(self._release(life))
                 else:
                     self._places.answer(life, None)
             case RingFinish(donor):
@@ -110,7 +110,7 @@ class RingEffects:
         If the ring has not taken a step yet, the other members wait for each other inside the
         collective library. Only closing their meeting point ends that.
         """
-        log.warning("%s is gone: %s", lost.life, lost.why)
+        log.warning("%s is lost: %s", lost.life, lost.why)
         self._places.forget(lost.life)
         ring = self._run.ring
         if lost.life in before.turning and ring.held.step <= self.formed.held.step:
@@ -161,7 +161,7 @@ class RingEffects:
         self._measures.counts.ended_s = self._now_s()
         run.feed(Ended(state.held))
 
-    async def _let_go(self, life: Life) -> None:
+    async def _release(self, life: Life) -> None:
         """Tell an island that the run is over, once the final state is durable.
 
         Until then the island may be the only one that has the final state.

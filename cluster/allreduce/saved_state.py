@@ -202,7 +202,7 @@ def read_back(depot: Depot) -> RingComeback:
     try:
         memory = load_memory(depot)
     except Damaged as error:
-        log.error("%s; it is made anew from the newest state", error)
+        log.error("%s; it is rebuilt from the newest state", error)
         damaged.append(str(error))
         memory = None
     known = None if memory is None else memory.ring.kept
@@ -212,8 +212,8 @@ def read_back(depot: Depot) -> RingComeback:
             raise Damaged("; ".join([f"{depot} has no state of the ring{detail}", *damaged]))
         return RingComeback(memory, None, None)
     if memory is None and (damaged or state.held.step > 0):
-        memory = _anew(depot, state)
-        damaged = damaged or [f"{MEMORY} is not there; it is made anew from the newest state"]
+        memory = _rebuilt(depot, state)
+        damaged = damaged or [f"{MEMORY} is missing; it is rebuilt from the newest state"]
     if known is not None and state.held < known and not damaged:
         damaged = [f"{name_of(known)} is not there; {name_of(state.held)} is used"]
     if memory is not None:
@@ -221,7 +221,7 @@ def read_back(depot: Depot) -> RingComeback:
     return RingComeback(memory, state, "; ".join(damaged) or None)
 
 
-def _anew(depot: Depot, state: RingState) -> RingMemory:
+def _rebuilt(depot: Depot, state: RingState) -> RingMemory:
     """Return a memory that is made from the state alone.
 
     Every life has left an event on the tape. So the number of events is at least the newest

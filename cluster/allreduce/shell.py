@@ -76,7 +76,7 @@ class RingShell:
         life = self._lives.grant(island)
         known = self.ring.members.get(island)
         if known is not None:
-            self._lost(known.life, "its process has begun anew")
+            self._lost(known.life, "its process has restarted")
         self._lives.watch_over(life)
         return life
 
@@ -171,6 +171,6 @@ class RingShell:
     def _fail(self, error: BaseException) -> None:
         if error is self.failure:
             return
-        log.error("the conductor cannot go on: %s", words_of(error), exc_info=error)
+        log.error("the conductor has failed: %s", words_of(error), exc_info=error)
         self.failure = self.failure or error
         self._failed(error)

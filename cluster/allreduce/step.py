@@ -186,6 +186,6 @@ def _shared(x: jax.Array, everywhere: NamedSharding) -> jax.Array:
     return jax.make_array_from_single_device_arrays(x.shape, everywhere, shards)
 
 
-def _own(x: jax.Array, here: NamedSharding) -> jax.Array:
+def _own(x: jax.Array, sharding: NamedSharding) -> jax.Array:
     shards = [shard.data for shard in x.addressable_shards]
-    return jax.make_array_from_single_device_arrays(x.shape, here, shards)
+    return jax.make_array_from_single_device_arrays(x.shape, sharding, shards)

@@ -4,6 +4,7 @@ Every module above may import from here. Code behind this point does not validat
 names its place in the notation of `--set`: `sync.every`, `islands.0.count`.
 
     load             reads the file and the overrides, returns a `Config` or every problem at once
+    other_files      recognises files that another command reads
     override         `--set a.b=c`, applied to the tables
     schema           `Config`, with the tables of durability and monitoring; names all other tables
     table            the base class of a table

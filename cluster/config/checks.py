@@ -22,7 +22,7 @@ SECRET = re.compile("key|secret|token|password", re.IGNORECASE)
 def one_task(config: Config) -> Iterator[Problem]:
     """Check that exactly one of `preset` and `target` is given."""
     if config.task.preset is None and config.task.target is None:
-        yield Problem("task", 'says not what to learn; give preset = "byte-1m", or a target')
+        yield Problem("task", 'names no task; give preset = "byte-1m", or a target')
     if config.task.preset is not None and config.task.target is not None:
         yield Problem("task", "preset and target are both given; keep one")
 
@@ -62,8 +62,8 @@ def whole_tape_is_kept(config: Config) -> Iterator[Problem]:
     if config.durability.keep_segments and config.durability.keep_contributions:
         yield Problem(
             "durability.keep_segments",
-            "lets the beginning of the tape go, and what keep_contributions keeps is of use only "
-            "with all of it; leave one out",
+            "deletes the beginning of the tape, and the kept contributions are useful only with "
+            "the whole tape; leave one out",
         )
 
 

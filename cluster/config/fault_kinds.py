@@ -57,12 +57,12 @@ class FaultRow:
 
 
 SHARD_PREFIX = "shard-"
-NOBODY: frozenset[str] = frozenset()
+NO_SERVICE: frozenset[str] = frozenset()
 SERVICES = (SYNCER, SHARD, EVALUATOR, FLEET)
 """The targets of faults that are not islands."""
 FAULTS: Mapping[FaultKind, FaultRow] = {
     FaultKind.KILL: FaultRow(
-        "SIGKILL, as the kernel does it to whoever takes too much memory",
+        "SIGKILL, as the kernel sends it to a process that takes too much memory",
         True, frozenset(SERVICES), "kill", simulated="crash",
     ),
     FaultKind.STOP: FaultRow(
@@ -70,28 +70,28 @@ FAULTS: Mapping[FaultKind, FaultRow] = {
         True, frozenset({SYNCER, SHARD, EVALUATOR}), "halt", ("for_s",), "hang",
     ),
     FaultKind.NAN: FaultRow(
-        "what the island hands in from then on is not a number",
-        True, NOBODY, "spoil", (math.nan,), "nan",
+        "the contributions of the island from then on are NaN",
+        True, NO_SERVICE, "spoil", (math.nan,), "nan",
     ),
     FaultKind.SCALE: FaultRow(
-        "what the island hands in from then on is `factor` times too large",
-        True, NOBODY, "spoil", ("factor",), "loud",
+        "the contributions of the island from then on are `factor` times too large",
+        True, NO_SERVICE, "spoil", ("factor",), "loud",
     ),
     FaultKind.SLOW: FaultRow(
         "its steps take `factor` times as long, for `for_s`: a straggler",
-        True, NOBODY, "slow", ("factor", "for_s"), "slow",
+        True, NO_SERVICE, "slow", ("factor", "for_s"), "slow",
     ),
     FaultKind.CUT: FaultRow(
         "none of our calls reach it or leave it, for `for_s`",
-        True, NOBODY, "cut", ("for_s",), "cut",
+        True, NO_SERVICE, "cut", ("for_s",), "cut",
     ),
     FaultKind.NODE: FaultRow(
         "SIGKILL to the raylet of its node, and so to everything on it",
-        True, NOBODY, "kill_node", simulated="vanish",
+        True, NO_SERVICE, "kill_node", simulated="vanish",
     ),
     FaultKind.DRAIN: FaultRow(
-        "it hands in what it has and leaves, as for a preemption",
-        True, NOBODY, simulated="drain", doer=Doer.FLEET,
+        "it hands in its work and leaves, as for a preemption",
+        True, NO_SERVICE, simulated="drain", doer=Doer.FLEET,
     ),
     FaultKind.DISK: FaultRow(
         "the process can write no file beyond 4 KiB, for `for_s`: the kernel's own errors",

@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from cluster.config.checks import CHECKS
-from cluster.config.modes import resolved, said_in
+from cluster.config.modes import resolved, set_by_user
+from cluster.config.other_files import other_command
 from cluster.config.override import override
 from cluster.config.problem_text import Location, Problem, problem_of
 from cluster.config.schema import Config
@@ -71,7 +72,8 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
 def read(path: Path | str, overrides: Sequence[str] = ()) -> Draft:
     """Read the file and apply the overrides, for a caller that has more to check.
 
-    Errors: `UserMistake` if the file cannot be read or is no TOML. The draft holds other problems.
+    Errors: `UserMistake` if the file cannot be read, is no TOML, or belongs to another command. The
+    draft holds other problems.
     """
     path = Path(path)
     try:
@@ -88,6 +90,8 @@ def read(path: Path | str, overrides: Sequence[str] = ()) -> Draft:
         raise UserMistake(f"{path} is not text in UTF-8: {error.reason}") from error
     except tomllib.TOMLDecodeError as error:
         raise UserMistake(f"{path} is not valid TOML: {error}") from error
+    if message := other_command(path, tables):
+        raise UserMistake(message)
     return draft(tables, origin=str(path), overrides=overrides)
 
 
@@ -96,7 +100,7 @@ def _directory(path: Path) -> str:
     if not (path / "config.toml").exists():
         return f"{path} is a directory: a configuration is a file, such as run.toml"
     return (
-        f"{path} is the directory of a run: to go on with that run use "
+        f"{path} is the directory of a run: to resume that run use "
         f"`archipelago run {path / 'config.toml'} --resume --run-dir {path}`"
     )
 
@@ -124,7 +128,7 @@ def draft(tables: Mapping[str, Any], *, origin: str, overrides: Sequence[str] = 
     problems = [*override_problems, *(problem_of(mistake) for mistake in mistakes)]
     cross_problems: list[Problem] = []
     if not any(_touches(location, read) for location in broken for read in ("run.mode", "islands")):
-        config, cross_problems = resolved(config, said_in(config, tables, overrides))
+        config, cross_problems = resolved(config, set_by_user(config, tables, overrides))
     for check in CHECKS:
         if not any(_touches(location, read) for location in broken for read in check.reads):
             cross_problems += check.problems(config)

@@ -17,7 +17,7 @@ from cluster.config.toml import toml_value
 from cluster.config.values import Mode
 from coordinator.codec import Wire
 
-Said = Callable[[str], bool]
+IsSet = Callable[[str], bool]
 """A predicate: True if the user set the key at this path, such as "sync.overlap", for this mode."""
 RING_WIRES = (Wire.F32, Wire.BF16)
 """The wires of gradients: the others need error feedback, and a mean that is not a sum."""
@@ -76,27 +76,27 @@ def preset_of(config: Config) -> Preset | None:
             )
 
 
-def resolved(config: Config, said: Said) -> tuple[Config, list[Problem]]:
+def resolved(config: Config, is_set: IsSet) -> tuple[Config, list[Problem]]:
     """Return the configuration with the values of its mode, and the keys that contradict them."""
     if (preset := preset_of(config)) is None:
         return config, []
     mode, values, problems = config.run.mode, dict(_values(config.sync)), list[Problem]()
     for key, given in values.items():
         if key in preset.fixed:
-            if (wanted := preset.fixed[key]) != given and said(f"sync.{key}"):
+            if (wanted := preset.fixed[key]) != given and is_set(f"sync.{key}"):
                 remedy = f"leave it out, or at {toml_value(wanted)}"
                 problems.append(_refusal(key, given, mode, preset.why, remedy))
         elif mode.sums_gradients and key not in OF_ANY and given != DEFAULTS[key]:
             problems.append(_refusal(key, given, mode, preset.why, "leave it out"))
-    proposed = {k: v for k, v in preset.proposed.items() if not said(f"sync.{k}")}
-    if said("sync.adopt"):
+    proposed = {k: v for k, v in preset.proposed.items() if not is_set(f"sync.{k}")}
+    if is_set("sync.adopt"):
         proposed.pop("blend", None)
     if config.sync.outer.target is not None:
         proposed = {k: v for k, v in proposed.items() if not k.startswith("outer.")}
     return _with(config, {**preset.fixed, **proposed}), problems
 
 
-def said_in(config: Config, tables: Mapping[str, Any], overrides: Sequence[str]) -> Said:
+def set_by_user(config: Config, tables: Mapping[str, Any], overrides: Sequence[str]) -> IsSet:
     """Return the predicate of the keys that the user set for this mode.
 
     A configuration that a run has saved names every key. So if the mode is not the file's own,
@@ -111,12 +111,12 @@ def said_in(config: Config, tables: Mapping[str, Any], overrides: Sequence[str])
     file_keys = {f"sync.{key}" for key in config.sync.model_fields_set}
     file_keys |= {f"sync.outer.{key}" for key in config.sync.outer.model_fields_set}
 
-    def said(path: str) -> bool:
+    def is_set(path: str) -> bool:
         key = path.removeprefix("sync.")
         changed = values[key] != DEFAULTS[key]
         return changed or path in named or (has_own_mode and path in file_keys)
 
-    return said
+    return is_set
 
 
 def fixed_islands(config: Config) -> str | None:
@@ -138,7 +138,7 @@ def misfit(config: Config, harm: Harm) -> str | None:
         return f"the drain of {harm.island}: {why}"
     if mode.lock_step and harm.kind in (FaultKind.NAN, FaultKind.SCALE):
         return (
-            f"the {harm.kind} of {harm.island}: the gate turns away what it hands in from then on, "
+            f"the {harm.kind} of {harm.island}: the gate refuses its contributions from then on, "
             f'and run.mode = "{mode}" merges nothing without all islands: it would wait for ever'
         )
     if not mode.sums_gradients:
@@ -181,7 +181,11 @@ def problems_of_ring(config: Config) -> Iterator[Problem]:
                 "one that has no accelerator; take them out",
             )
         for key, refused, remedy in (
-            ("spares", group.spares > 0, "leave it at 0: whoever returns is waited for"),
+            (
+                "spares",
+                group.spares > 0,
+                "leave it at 0: the ring waits for a lost island",
+            ),
             ("encode", group.encode != "host", 'leave it at "host": there are no deltas to encode'),
             ("region", group.region is not None, "leave it out: all read one order of the data"),
             (

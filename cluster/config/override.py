@@ -48,7 +48,7 @@ def _index(node: object, part: str) -> int | None:
 
 def _no_element(node: object, part: str) -> str:
     if not isinstance(node, list):
-        return f'"{part}" has no place: what should hold it is {shown(node)}, not a table'
+        return f'"{part}" has no place: its parent is {shown(node)}, not a table'
     groups = [str(e["group"]) for e in node if isinstance(e, dict) and "group" in e]
     return f'no element "{part}"; there are {len(node)}' + (
         f": {', '.join(groups)}" if groups else ""

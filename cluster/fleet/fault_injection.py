@@ -49,7 +49,7 @@ class Injection:
         """Take over from an earlier process which faults have happened."""
         self._plan = FaultPlan(self._config.faults.plan, done)
 
-    def strike_what_is_due(self, view: View, keep: Callable[[], None]) -> None:
+    def inject_due_faults(self, view: View, keep: Callable[[], None]) -> None:
         """Inject every fault that is due and has a target.
 
         `keep`: writes the memory of the fleet before a fault, since the fault may end this process.
@@ -83,8 +83,8 @@ class Injection:
             victim = self._aim(harm)
         except Unavailable as error:
             raise Unreachable(
-                f"run {self._run}: its syncer, which counts faults, cannot be heard at present: "
-                "ask again"
+                f"run {self._run}: its syncer, which counts faults, does not answer at present: "
+                "try again"
             ) from error
         if victim is None:
             raise UserMistake(f"run {self._run}: {harm.island} is not there at present")
@@ -112,7 +112,7 @@ class Injection:
         try:
             return self._cluster.ask(island, "node", meanwhile=patience(CALL_TIMEOUT_S))
         except Unavailable as error:
-            raise Unreachable(f"run {self._run}: the island cannot be heard: {error}") from error
+            raise Unreachable(f"run {self._run}: the island does not answer: {error}") from error
 
     def _break(self, victim: Handle, harm: Harm) -> None:
         row = FAULTS[harm.kind]

@@ -129,7 +129,7 @@ def application(
     """
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        def said(state: str, text: str, kind: str) -> list[bytes]:
+        def respond(state: str, text: str, kind: str) -> list[bytes]:
             body = text.encode()
             headers = [("Content-Type", kind), ("Content-Length", str(len(body)))]
             start_response(state, headers)
@@ -139,14 +139,14 @@ def application(
             case "/healthz":
                 is_up = status() is not None
                 state = "200 OK" if is_up else "503 Service Unavailable"
-                return said(state, "ok\n" if is_up else "starting\n", "text/plain")
+                return respond(state, "ok\n" if is_up else "starting\n", "text/plain")
             case path if not (_has(token, environ) or (path != "/status" and _local(environ))):
                 why = "a bearer token is needed: it is in the run directory, file `token`\n"
-                return said("401 Unauthorized", why, "text/plain")
+                return respond("401 Unauthorized", why, "text/plain")
             case "/status":
                 if (seen := status()) is None:
-                    return said("503 Service Unavailable", "starting\n", "text/plain")
-                return said("200 OK", json_text(seen), "application/json")
+                    return respond("503 Service Unavailable", "starting\n", "text/plain")
+                return respond("200 OK", json_text(seen), "application/json")
             case _:
                 return metrics(environ, start_response)
 

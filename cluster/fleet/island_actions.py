@@ -39,7 +39,7 @@ class IslandActions:
         """
         island, islands = action.island, self._islands
         if islands.holdings().get(island) != action.holding:
-            log.info("%s %s is left: it is another one by now", action.kind, island)
+            log.info("%s %s is skipped: the island has changed since", action.kind, island)
             return
         log.info("%s %s: %s", action.kind, island, action.why)
         match action.kind:

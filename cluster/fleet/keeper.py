@@ -132,7 +132,7 @@ class Keeper:
         except ArchipelagoError as error:
             outcome = Outcome({}, str(error))
         except BaseException as error:  # a defect of ours or Ray's: the run has failed, clean up
-            log.exception("the fleet cannot go on")
+            log.exception("the fleet has failed")
             outcome = Outcome({}, f"{type(error).__name__}: {error}")
         try:
             self._let_go(outcome)
@@ -201,7 +201,7 @@ class Keeper:
         try:
             view = self._loop.look()
         except Unavailable as error:  # the next look decides again
-            log.warning("the syncer cannot be heard at present: %s", error)
+            log.warning("the syncer does not answer at present: %s", error)
             return None
         finally:
             if not self._memory.is_current:

@@ -79,7 +79,7 @@ class ReconcileLoop:
             if stopping is not None and not self._told_to_stop:
                 self._core.stop(stopping)
                 self._told_to_stop = True
-            self._injection.strike_what_is_due(view, self._keep)
+            self._injection.inject_due_faults(view, self._keep)
             self._core.judge()
         return view
 

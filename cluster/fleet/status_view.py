@@ -52,9 +52,9 @@ def _last_line(words: str) -> str:
     return f": {in_short(lines[-1])}" if lines else ""
 
 
-def _overlaid(said: IslandStatus | None, it: HeldIsland) -> IslandStatus:
+def _overlaid(status: IslandStatus | None, it: HeldIsland) -> IslandStatus:
     island = it.holding.island
-    base = said or IslandStatus(
+    base = status or IslandStatus(
         island=island,
         group=group_name(island),
         state="starting",

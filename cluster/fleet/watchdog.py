@@ -141,8 +141,8 @@ class Watchdog:
         it.restarts += 1
         if it.vital and it.restarts > self.most:
             raise RunFailed(
-                f"{name} hangs ({why}) and was restarted {self.most} times, and the run has not "
-                "moved on between: see the state of its node and of the depot, then go on with "
+                f"{name} hangs ({why}) and was restarted {self.most} times, and the run made "
+                "no progress in between: check its node and the depot, then resume with "
                 "`archipelago run --resume`"
             )
         log.error("%s hangs: %s; it is restarted (%d)", name, why, it.restarts)

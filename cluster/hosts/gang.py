@@ -110,7 +110,7 @@ class First:
                 except TimeoutError:
                     continue  # check again whether all are there
                 except OSError as error:
-                    log.warning("nobody can be let in: %s", error)
+                    log.warning("no host can be accepted: %s", error)
                     time.sleep(BEAT_S)
                     continue
                 threading.Thread(
@@ -121,7 +121,7 @@ class First:
             now_s = time.monotonic()
             for number, heard_s in self._heard_s.items():
                 if now_s - heard_s > SILENCE_S:
-                    self._lose(f"host {number} of this island says nothing for {SILENCE_S:g} s")
+                    self._lose(f"host {number} of this island has sent nothing for {SILENCE_S:g} s")
 
     def _let_in(self, connected: socket.socket) -> None:
         """Authenticate a connecting host, on its own thread; hang up after `LET_IN_S` seconds."""
@@ -134,7 +134,7 @@ class First:
             answer_challenge(connection, self.meeting.key)
             number: object = connection.recv()
         except (AuthenticationError, EOFError, OSError) as error:
-            log.warning("somebody was not let in: %s", str(error) or type(error).__name__)
+            log.warning("a connection was refused: %s", str(error) or type(error).__name__)
             connection.close()
             return
         finally:
@@ -142,7 +142,7 @@ class First:
             connected.close()
         with self._sending:
             if not isinstance(number, int) or number in self._to:
-                log.warning("somebody was not let in: it says that it is host %s", number)
+                log.warning("a connection was refused: it claims to be host %s", number)
                 connection.close()
                 return
             self._heard_s[number] = time.monotonic()
@@ -155,7 +155,7 @@ class First:
             try:
                 self.send(HostHeartbeat())
             except OSError as error:
-                self._lose(f"a host of this island cannot be told anything: {error}")
+                self._lose(f"a host of this island cannot be reached: {error}")
 
     def _listen(self, number: int, connection: Connection) -> None:
         """Receive a host's messages until its connection ends."""
@@ -166,11 +166,11 @@ class First:
                 if not isinstance(word, HostHeartbeat):
                     self._hear(word)
             except (EOFError, OSError):
-                self._lose(f"host {number} of this island is gone")
+                self._lose(f"the connection to host {number} of this island has ended")
                 return
             except Exception as error:
-                log.exception("what host %d of this island says could not be taken in", number)
-                self._lose(f"what host {number} says could not be taken in: {error!r}")
+                log.exception("a message of host %d of this island could not be read", number)
+                self._lose(f"a message of host {number} could not be read: {error!r}")
                 return
 
     def _lose(self, why: str) -> None:
@@ -231,7 +231,7 @@ class Other(Generic[SomeOrder]):
             try:
                 message: SomeOrder | News | FateNotice | HostHeartbeat = self._connection.recv()
             except (EOFError, OSError):
-                self._lost(HostLost("the first host of this island is gone"))
+                self._lost(HostLost("the connection to the first host of this island has ended"))
                 return
             except Exception as error:  # noqa: BLE001 - it cannot be read, which ends the process
                 self._broke(error)
@@ -254,13 +254,13 @@ class Other(Generic[SomeOrder]):
                 return  # the listening thread notices it too
 
     def _broke(self, error: BaseException) -> None:
-        log.error("what the first host says could not be taken in", exc_info=error)
-        self._lost(HostLost(f"what the first host says could not be taken in: {error!r}"))
+        log.error("a message of the first host could not be read", exc_info=error)
+        self._lost(HostLost(f"a message of the first host could not be read: {error!r}"))
 
     def _watch(self) -> None:
         while time.monotonic() - self._heard_s <= SILENCE_S:
             time.sleep(BEAT_S)
-        self._lost(HostLost(f"the first host says nothing for {SILENCE_S:g} s"))
+        self._lost(HostLost(f"the first host has sent nothing for {SILENCE_S:g} s"))
 
 
 def enter(meeting: GangAddress, number: int) -> None:

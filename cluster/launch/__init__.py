@@ -6,6 +6,7 @@ that is stopped, and nothing else is.
     preflight      checks of a configuration against the world before anything is started
     run            one run from its start to its end, owned by this process or by its fleet
     job            a run as a job of a Ray cluster
+    job_state      the state of a submitted run's job, for a run that cannot be reached
     ray_cluster    an embedded Ray, or an existing Ray cluster
     connect        the connection to an existing Ray cluster
     interrupts     handlers of Ctrl-C and SIGTERM for a graceful shutdown

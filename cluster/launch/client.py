@@ -17,6 +17,7 @@ from ray.exceptions import RayError
 from cluster.actors.call_errors import answer
 from cluster.actors.directory import Actor
 from cluster.launch.connect import connect
+from cluster.launch.job_state import state_of_job
 from cluster.names import CALL_TIMEOUT_S, FLEET
 from coordinator.errors import RunFailed, Unreachable, UserMistake
 
@@ -75,15 +76,16 @@ def reached(live: Live, within_s: float | None = CALL_TIMEOUT_S) -> Generator[As
     Errors: `UserMistake` if the run is not there, cannot be reached, or refuses a call.
     """
     with redirect_stdout(sys.stderr):  # Ray prints news of its nodes, also at shutdown
-        connect(live.address, live.namespace)
+        server = connect(live.address, live.namespace)
         try:
             yield _asking(ray.get_actor(FLEET, namespace=live.namespace), within_s)
         except ValueError as error:
+            job = None if server is None else state_of_job(live.run, server)
             raise UserMistake(
-                f"no run named {live.run} goes on in the cluster at {live.address}"
+                job or f"no run named {live.run} is live in the cluster at {live.address}"
             ) from error
         except (RayError, Unreachable, RunFailed) as error:
-            raise UserMistake(f"run {live.run} cannot be heard: {error}") from error
+            raise UserMistake(f"run {live.run} does not answer: {error}") from error
         finally:
             ray.shutdown()
 
@@ -99,8 +101,8 @@ def _asking(fleet: Actor, within_s: float | None = CALL_TIMEOUT_S) -> Asking:
             reference = call(fleet)
         except TypeError as error:  # where Ray cannot import an actor's class, it makes one up
             raise UserMistake(
-                f"what this archipelago asks is not what the run's fleet can be asked ({error}): "
-                "it is of another version than the run's, or cannot import cluster.fleet"
+                f"this archipelago made a call that the run's fleet does not have ({error}): it "
+                "is of another version than the run's, or cannot import cluster.fleet"
             ) from error
         try:
             return answer(reference, within_s)

@@ -14,14 +14,14 @@ KNOCK_TIMEOUT_S = 10.0
 """Timeout of the first TCP connection to a cluster, in seconds."""
 
 
-def connect(address: str, namespace: str) -> None:
-    """Join an existing Ray cluster as a driver.
+def connect(address: str, namespace: str) -> str | None:
+    """Join an existing Ray cluster as a driver, and return its job server; None if it has none.
 
     Errors: `UserMistake` if it cannot be reached.
     """
     try:
         _knock(address)
-        ray.init(
+        context = ray.init(
             address=address,
             namespace=namespace,
             log_to_driver=False,
@@ -33,6 +33,7 @@ def connect(address: str, namespace: str) -> None:
             f"no Ray cluster at {address}: {reason}; is it up (ray start --head), is the address "
             "right (HOST:6379), and does RAY_AUTH_TOKEN hold its token?"
         ) from error
+    return f"http://{context.dashboard_url}" if context.dashboard_url else None
 
 
 def _knock(address: str) -> None:

@@ -136,13 +136,13 @@ def begun(start: Callable[[], object], clear: Callable[[], object] = ray.shutdow
             clear()
 
 
-def lack(sync: SyncConfig, stores: Stores, nodes: Sequence[Node], here: str) -> str | None:
+def lack(sync: SyncConfig, stores: Stores, nodes: Sequence[Node], own_node: str) -> str | None:
     """Return which object store is too small for its share of the run; None if all have room.
 
-    Shards are on the node of this process, `here`, or in turn on the nodes that match
+    Shards are on the node of this process, `own_node`, or in turn on the nodes that match
     `sync.shard_labels`. Islands may be on any node, so only the roomiest node is checked for them.
     """
-    shard_nodes, need = {here}, float(stores.shards)
+    shard_nodes, need = {own_node}, float(stores.shards)
     if sync.shard_labels is not None:
         shard_nodes = set(hosts(sync.shard_labels, nodes)[: sync.shards])
         need *= math.ceil(sync.shards / max(1, len(shard_nodes))) / sync.shards

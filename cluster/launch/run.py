@@ -45,7 +45,7 @@ def _name_is_free(run: str, namespace: str) -> None:
     except ValueError:
         return
     raise UserMistake(
-        f"a run named {run} is going on in this cluster; give this one another name with "
+        f"a run named {run} is live in this cluster; give this one another name with "
         "--set run.name=NAME or --run-dir DIR"
     )
 
@@ -146,7 +146,7 @@ def follow(
             if (outcome := answer(fleet.outcome.remote())) is not None:
                 break
         except (ActorUnavailableError, GetTimeoutError, *STORE_FULL) as error:
-            log.warning("the fleet cannot be heard at present: %s", type(error).__name__)
+            log.warning("the fleet does not answer at present: %s", type(error).__name__)
         except RunFailed as error:
             raise RunFailed(lost) from error
     with suppress(RayActorError, GetTimeoutError):  # the fleet may be gone before it has answered

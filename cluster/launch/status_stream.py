@@ -19,9 +19,15 @@ def looks(name: str | None, address: str | None, every_s: float) -> Generator[Ru
     A run on this machine is asked through its HTTP port, which needs no client of Ray. Any other
     run is asked through one client, which stays connected.
 
-    Errors: `UserMistake` if there is no such run, or it cannot be reached.
+    Errors: `UserMistake` if there is no such run, or it cannot be reached. For a submitted run that
+    has not started, the message says so.
     """
-    live = runs.reach(name, address)
+    try:
+        live = runs.reach(name, address)
+    except UserMistake as error:
+        if (not_started := _not_started(name)) is not None:
+            raise not_started from error
+        raise
     if isinstance(live, Path):
         yield _last_status(live)
         return
@@ -44,11 +50,26 @@ def looks(name: str | None, address: str | None, every_s: float) -> Generator[Ru
             time.sleep(every_s)
 
 
+def _not_started(name: str | None) -> UserMistake | None:
+    """Return the error for a run of a job on this machine's cluster; None if there is no such job.
+
+    A job makes the run directory only when it starts.
+    """
+    if name is None or Path(name).name != name:
+        return None
+    from cluster.launch.job_state import state_of_job
+
+    job = state_of_job(name)
+    return None if job is None else UserMistake(job)
+
+
 def _last_status(run_dir: Path) -> RunStatus:
     """Return the last status of a run that is over.
 
     Errors: `UserMistake` if the run ended before its first status.
     """
     if (text := last_look(run_dir / LOOKS)) is None:
-        raise UserMistake(f"run {run_dir} is not live, and ended before it had anything to say")
+        raise _not_started(run_dir.name) or UserMistake(
+            f"run {run_dir} is not live, and ended before it wrote a status"
+        )
     return from_json(text)

@@ -47,16 +47,18 @@ class Fates:
             known = self._of[life.island, p] = _Of(life)
         return known if known.life == life else None
 
-    def arrived(self, said: ContributionId) -> None:
+    def arrived(self, contribution: ContributionId) -> None:
         """Note that a contribution is held for a merge."""
-        if (known := self._newest(said.life, said.fragment)) and said not in known.held:
-            known.held.append(said)
+        if (
+            known := self._newest(contribution.life, contribution.fragment)
+        ) and contribution not in known.held:
+            known.held.append(contribution)
 
-    def freed(self, said: ContributionId) -> None:
+    def freed(self, contribution: ContributionId) -> None:
         """Note that a contribution is no longer held: it was merged before, or never will be."""
-        known = self._of.get((said.life.island, said.fragment))
-        if known and said in known.held:
-            known.held.remove(said)
+        known = self._of.get((contribution.life.island, contribution.fragment))
+        if known and contribution in known.held:
+            known.held.remove(contribution)
 
     def published(self, merged: Iterable[ContributionId]) -> None:
         """Note that these contributions are part of a public version."""

@@ -86,7 +86,7 @@ class StoringPace:
         """Return the timeout of writing `nbytes` of a fragment's contributions, in seconds."""
         return max(SILENCE_S, self.limit_s(p) * nbytes / self.bytes_of(p))
 
-    def said(self) -> str:
+    def cost_text(self) -> str:
         """Describe the cost of storing, once all fragments have been stored."""
         seconds = sum(took_s for _, took_s in self._took.values())
         mb = sum(map(self.bytes_of, self._took)) / 1e6

@@ -11,27 +11,27 @@ from coordinator.codec import Sent, joined, split
 from coordinator.protocol import ContributionId, Fragment
 
 
-def save_contribution(depot: Depot, said: ContributionId, sent: Sent, layout: str) -> None:
+def save_contribution(depot: Depot, contribution: ContributionId, sent: Sent, layout: str) -> None:
     """Store a contribution as it was encoded.
 
     Errors: `OSError`.
     """
     difference, moments = split(sent)
     parts = {"payload": difference} | ({} if moments is None else {"moments": moments})
-    depot.write(_contribution_name(said), *seal(parts, layout))
+    depot.write(_contribution_name(contribution), *seal(parts, layout))
 
 
-def load_contribution(depot: Depot, said: ContributionId, layout: str) -> Sent:
+def load_contribution(depot: Depot, contribution: ContributionId, layout: str) -> Sent:
     """Return a contribution as it was encoded.
 
     Errors: `Damaged` if it was not kept, or has changed since it was written.
     """
-    parts = unseal(depot, _contribution_name(said), layout)
+    parts = unseal(depot, _contribution_name(contribution), layout)
     return joined(parts["payload"], parts.get("moments"))
 
 
-def _contribution_name(said: ContributionId) -> str:
-    life, fragment, start, stop = said
+def _contribution_name(contribution: ContributionId) -> str:
+    life, fragment, start, stop = contribution
     name = f"{life.island}.{life.incarnation}-{start}-{stop}{SUFFIX}"
     return f"{contributions_of(fragment)}/{name}"
 

@@ -61,7 +61,7 @@ def _replace(path: Path, content: tuple[bytes | memoryview, ...], *, durable: bo
         except FileNotFoundError:
             pass
         except OSError as error:  # `tidy` will find the file; the first error is the one to raise
-            log.warning("%s is left over: %s", aside, error)
+            log.warning("%s was not removed: %s", aside, error)
         raise
 
 

@@ -27,10 +27,10 @@ def identity_of(depot: Depot) -> str:
     except FileNotFoundError:
         return ""
     except (ValueError, KeyError, TypeError) as error:
-        log.warning("%s is passed over: %r", IDENTITY, error)
+        log.warning("%s is ignored: %r", IDENTITY, error)
         return ""
     if digest != _digest(run):
-        log.warning("%s is passed over: it is not as it was written", IDENTITY)
+        log.warning("%s is ignored: it is not as it was written", IDENTITY)
         return ""
     return run
 

@@ -148,7 +148,7 @@ def _taken(depot: Depot, number: int) -> str | None:
             return None
         owner = _parsed(_read(depot, newest(depot)))
     except OSError as error:
-        log.warning("whether somebody has taken the run over is not to be had: %s", error)
+        log.warning("cannot check whether another process has taken the run over: %s", error)
         return None
     return f"the run has been taken over by {owner or 'another process'}: nothing is written here"
 
@@ -196,7 +196,7 @@ class Ownership:
         self.lost = self.lost or _taken(self._depot, self.number)
         stored, own = _parsed(_read(self._depot, self.number)), self._owner
         if stored is not None and stored.token == own.token and stored.life > own.life:
-            self.relieved, self.lost = True, f"the run goes on as {stored}"
+            self.relieved, self.lost = True, f"the run continues as {stored}"
         elif stored is not None and stored.token != own.token:
             self.lost = self.lost or f"the run has been taken over by {stored}"
         if self.lost is None and self._begun is None:  # `left` must be written last
@@ -211,7 +211,7 @@ class Ownership:
             self._try_to_beat()
         if self.lost is not None:
             log.error("%s", self.lost)
-        self._say_that_it_is_left()
+        self._write_left()
 
     def _try_to_beat(self) -> None:
         try:
@@ -219,7 +219,7 @@ class Ownership:
             self._failing = False
         except OSError as error:  # the run continues, though others cannot see its heartbeat
             if not self._failing:
-                log.error("the depot does not hear that the run goes on: %s", error)
+                log.error("the heartbeat of the run cannot be written to the depot: %s", error)
             self._failing = True
 
     def leave(self, *, begun: str) -> None:
@@ -231,13 +231,13 @@ class Ownership:
         self._begun = begun
         self._over.set()
         if not self._thread.is_alive():
-            self._say_that_it_is_left()
+            self._write_left()
             return
         self._thread.join(BEAT_S)
         if self._thread.is_alive():
-            log.warning("the depot does not hear yet that the run is left")
+            log.warning("the end of this ownership is not written to the depot yet")
 
-    def _say_that_it_is_left(self) -> None:
+    def _write_left(self) -> None:
         with self._lock:
             if self.lost is not None or self._begun is None:
                 return
@@ -247,7 +247,7 @@ class Ownership:
                 else:
                     self._depot.remove(name_of(self.number))
             except OSError as error:  # the next owner then waits, as for one that has died
-                log.warning("that the run is left is not to be written: %s", error)
+                log.warning("the end of this ownership cannot be written to the depot: %s", error)
 
 
 def take(
@@ -293,7 +293,7 @@ def take(
 
 def _going_on(run: str, owner: Owner | None) -> str:
     other_owner = owner or "another process, which has just taken it"
-    return f"run {run} is going on: {other_owner}; two cannot write one run"
+    return f"run {run} is live: {other_owner}; two processes cannot write one run"
 
 
 def _bytes(owner: Owner) -> bytes:

@@ -81,7 +81,7 @@ class Playback:
         If the segment does not reach that far, return None and leave it out.
         """
         if (void := self._void_from(place.segment.generation)) < self._start:
-            raise Damaged(f"a later syncer went on from event {void:g}, not from {self._start}")
+            raise Damaged(f"a later syncer continued from event {void:g}, not from {self._start}")
         name = place.segment.name
         try:
             return self._depot.grown(name, place.offset)

@@ -129,9 +129,9 @@ def resume(config: Config, run_dir: Path | None) -> Path:
     except OSError as error:
         raise UserMistake(_unusable(config, error)) from error
     if (live := live_of(chosen)) is not None:
-        raise UserMistake(f"--resume: run {chosen} is going on, as process {live.pid}")
+        raise UserMistake(f"--resume: run {chosen} is live, as process {live.pid}")
     if owner is not None:
-        raise UserMistake(f"--resume: run {chosen} is going on, as {owner}")
+        raise UserMistake(f"--resume: run {chosen} is live, as {owner}")
     if ended_depots:
         raise UserMistake(f"--resume: run {chosen} has ended; see {SUMMARY} in {ended_depots[0]}")
     new_settings = _binding(config)
@@ -141,7 +141,7 @@ def resume(config: Config, run_dir: Path | None) -> Path:
         if old_settings[key] != new_settings[key]
     ]:
         raise UserMistake(
-            f"--resume: run {chosen} was configured otherwise, and goes on as it began: "
+            f"--resume: run {chosen} was configured otherwise, and keeps its configuration: "
             + "; ".join(changes)
         )
     return chosen
@@ -167,8 +167,8 @@ def _begun(depot: Depot) -> Config:
         plain = tomllib.loads(depot.read(CONFIG).decode())
     except ValueError as error:
         raise UserMistake(
-            f"{CONFIG} in {depot} cannot be read: {error}; the run goes on once the configuration "
-            "that it began with is there again"
+            f"{CONFIG} in {depot} cannot be read: {error}; put the configuration back that the "
+            "run began with, and resume again"
         ) from error
     return parse(plain, origin=f"{CONFIG} in {depot}")
 
@@ -203,7 +203,7 @@ def asked_for_stored(depot: Depot, owner: int) -> bool:
     except FileNotFoundError:
         return False
     except ValueError as error:
-        log.warning("%s is passed over: %s", FROM_STORED, error)
+        log.warning("%s is ignored: %s", FROM_STORED, error)
         return False
 
 
@@ -283,6 +283,6 @@ def live_of(run_dir: Path) -> Live | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
-        log.warning("%s is passed over: %r", run_dir / LIVE, error)
+        log.warning("%s is ignored: %r", run_dir / LIVE, error)
         return None
     return live if is_alive(live.pid, live.born) else None

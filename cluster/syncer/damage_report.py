@@ -10,7 +10,7 @@ from cluster.storage.fragments import StoredFragment
 from coordinator.protocol import Fragment, Version
 
 HINT = (
-    "nothing was deleted; bring back what is missing, or go on from the newest stored version of "
+    "nothing was deleted; put the missing files back, or resume from the newest stored version of "
     "each fragment, at t of the newest snapshot, with --resume --from-stored"
 )
 """Advice to the user after damage."""

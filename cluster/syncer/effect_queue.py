@@ -44,9 +44,9 @@ class EffectQueue:
         elif effects:
             self._held.append((self.flushed, effects))
             if len(self._held) == 1:
-                self._spawn(self._let_go())
+                self._spawn(self._release_held())
 
-    async def _let_go(self) -> None:
+    async def _release_held(self) -> None:
         while self._held:
             flushed, effects = self._held[0]
             await done(flushed)

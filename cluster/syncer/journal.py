@@ -180,7 +180,7 @@ def _vitals(depot: Depot) -> list[Note]:
     except FileNotFoundError:
         return []
     except NOT_A_NOTE as error:
-        log.warning("%s is passed over: %s", VITALS, error)
+        log.warning("%s is ignored: %s", VITALS, error)
         return []
 
 
@@ -194,7 +194,7 @@ def _noted(depot: Depot, start: int) -> list[Note]:
         try:
             notes.append(_note(json.loads(line)))
         except NOT_A_NOTE as error:
-            log.warning("a note is passed over: %s", error)
+            log.warning("a note is ignored: %s", error)
     return notes
 
 
@@ -233,7 +233,7 @@ def tell(measures: Measures, note: Note) -> None:
     try:
         _tell(measures, note)
     except NOT_A_NOTE as error:
-        log.warning("a note of kind %r is passed over: %s: %s", note.kind, note.what, error)
+        log.warning("a note of kind %r is ignored: %s: %s", note.kind, note.what, error)
 
 
 def _tell(measures: Measures, note: Note) -> None:

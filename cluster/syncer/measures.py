@@ -177,12 +177,12 @@ class Measures:
         for island, group in islands.items():
             self._counts.islands.setdefault(island, Watched(group))
 
-    def trouble(self, what: str, why: str | None) -> None:
+    def trouble(self, subject: str, why: str | None) -> None:
         """Note why something of the run is not durable at present; None: it is durable again."""
         if why is not None:
-            self._counts.troubles[what] = why
+            self._counts.troubles[subject] = why
         else:
-            self._counts.troubles.pop(what, None)
+            self._counts.troubles.pop(subject, None)
 
     def came_back(self, memory: Any, damage: str | None) -> None:
         """Continue from stored counters, if there are any, and note the damage."""
@@ -190,9 +190,9 @@ class Measures:
             self.remember(memory)
         self.damaged(damage)
 
-    def damaged(self, what: str | None) -> None:
+    def damaged(self, subject: str | None) -> None:
         """Note which files of the run could not be used at its restart; None if all could be."""
-        self._counts.damage = what or ""
+        self._counts.damage = subject or ""
 
     def evaluated(self, t: int, loss: float | None) -> None:
         """Take in the held-out loss of the syncer's model, nats per token, as of syncer step `t`.

@@ -29,7 +29,7 @@ from coordinator.protocol import Fragment, Resume, Version
 from coordinator.state import Rule, State, initial
 
 log = logging.getLogger("archipelago.comeback")
-STORED = "--from-stored: each fragment goes on from its newest stored version"
+STORED = "--from-stored: each fragment continues from its newest stored version"
 """The damage noted for `--from-stored`."""
 
 

@@ -49,9 +49,9 @@ def resume_point(
     if not generations(depot):
         raise Damaged(joined("the tape is not there, and no snapshot can be used", *damaged))
     if (kept := beginning_of(depot, rule.fingerprint)) is not None:
-        log.warning("all of the tape that is left is heard again, from event %d on", kept.seq)
+        log.warning("all of the remaining tape is replayed, from event %d on", kept.seq)
         return kept, _from(depot, rule, measures, kept), joined(*damaged)
-    log.warning("the whole tape is heard again")
+    log.warning("the whole tape is replayed")
     return None, Playback(depot, rule.fingerprint), joined(*damaged)
 
 

@@ -183,7 +183,7 @@ class Syncer:
     def _fail(self, error: BaseException) -> None:
         if error is self.failure:
             return
-        log.error("the syncer cannot go on: %r", error)
+        log.error("the syncer has failed: %r", error)
         self.failure = self.failure or error
         self._failed(error)
         self.finished.set()

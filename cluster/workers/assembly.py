@@ -108,11 +108,11 @@ def _compile_encoder(
 
 def rehearse(parts: LearnerParts, batch_size: int) -> None:
     """Run once what a life does first, so that nothing is left to be compiled."""
-    _go_through(parts.inner, parts.task, batch_size)
+    _warm_up(parts.inner, parts.task, batch_size)
     give_pages_back()  # else memory of compilation stays beside that of training
 
 
-def _go_through(inner: Inner, task: Task, batch_size: int) -> None:
+def _warm_up(inner: Inner, task: Task, batch_size: int) -> None:
     """Start, exchange moments and take one step on a held-out batch, with a model of zeros."""
     batch = task.heldout(batch_size)[0]
     if inner.devices.shared:

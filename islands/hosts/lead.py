@@ -27,7 +27,7 @@ class _Placing:
     """The arrays of this host, once it is one of them."""
 
 
-def _nobody(p: Fragment, version: Version, offer: Offer) -> None:
+def _no_life(p: Fragment, version: Version, offer: Offer) -> None:
     """Do nothing: no life has begun."""
 
 
@@ -44,7 +44,7 @@ class Lead(Generic[OrderType]):
         """A callback for when something has come to another host, while this host waits."""
         self._life: Life | None = None
         self._placed: dict[Fragment, dict[Version, _Placing]] = {}
-        self._tell: Tell = _nobody
+        self._tell: Tell = _no_life
 
     def tell(self, order: OrderType | CatchUp) -> None:
         """Send an order to the other hosts.
@@ -54,7 +54,7 @@ class Lead(Generic[OrderType]):
         try:
             self._send(order)
         except OSError as error:
-            raise HostLost(f"a host of this island cannot be told anything: {error}") from error
+            raise HostLost(f"a host of this island cannot be reached: {error}") from error
 
     def heard(self, word: Word) -> None:
         """Handle a message of another host."""

@@ -40,6 +40,7 @@ fragments = 3
 count = 2
 batch_size = 2
 """
+ROOT = Path(__file__).resolve().parents[2]
 Said = tuple[int, str, str]
 """The exit code, standard output and standard error of a command."""
 Cli = Callable[..., Said]
@@ -121,6 +122,30 @@ def test_reports_every_mistake_in_the_file_at_once(cli: Cli, here: Path) -> None
     )
     assert said.splitlines()[0] == "archipelago: run.toml: 3 problems"
     assert len(said.splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        ("examples/cluster.toml", "is a cluster file, with [groups], [objective], [regions], "),
+        ("examples/cluster.toml", "to plan for it use `archipelago plan "),
+        ("examples/studies/modes.toml", "is a study, with [arms], [study], where a run's "),
+        ("examples/studies/modes.toml", "to train it use `archipelago study "),
+        ("plan.toml", "is a fault plan, with [faults], where a run's"),
+        ("plan.toml", "use `archipelago chaos RUN --plan plan.toml`"),
+    ],
+)
+@pytest.mark.parametrize("command", [("run",), ("submit", "--address", "http://127.0.0.1:1")])
+def test_file_of_another_command_is_one_mistake(
+    cli: Cli, here: Path, command: tuple[str, ...], file: str, says: str
+) -> None:
+    fault = 'after_s = 1.0\nkind = "kill"\nisland = "local-0"\n'
+    (here / "plan.toml").write_text(f"[[faults]]\n{fault}")
+    path = file if (here / file).exists() else str(ROOT / file)
+    code, out, err = cli(*command, path)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert len(err.splitlines()) == 1
 
 
 def test_reports_every_mistake_in_the_environment_at_once(cli: Cli, here: Path) -> None:
@@ -405,7 +430,7 @@ def test_ended_run_shows_its_status_and_cannot_be_stopped(cli: Cli, here: Path) 
     (here / "old" / "config.toml").write_text("")
     code, _, err = cli("status", "old")
     assert code == 2
-    assert "ended before it had anything to say" in err
+    assert "ended before it wrote a status" in err
     lines = [json.dumps({"t": t, "heldout": [[0, 5.5]]}) for t in (1, 2)]
     (here / "old" / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
     code, out, _ = cli("status", "old", "--json")

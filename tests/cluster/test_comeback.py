@@ -156,7 +156,7 @@ def test_unusable_snapshot_costs_only_time(
     assert (back.state, back.heard) == (told.state, len(told.heard))
     assert measures.summary(back.state, told.now_s)["faults"] == 1
     assert says in caplog.text
-    assert "the whole tape is heard again" in caplog.text
+    assert "the whole tape is replayed" in caplog.text
 
 
 @pytest.mark.parametrize("harm", [ahead, ahead_of_an_old_tape])

@@ -202,7 +202,7 @@ def test_look_raises_a_defect_at_the_end(stage: Stage) -> None:
             waiting = await at_the_end(stage, actor)
             for each in (A, B):
                 stage.actors[island_actor(seat_of(each))].gives = breaks(KeyError("g-0"))
-            with pytest.raises(RunFailed, match=r"cannot go on: KeyError: 'g-0' \(.*\.py:\d+\)"):
+            with pytest.raises(RunFailed, match=r"has failed: KeyError: 'g-0' \(.*\.py:\d+\)"):
                 await finished(actor)
             for each in waiting:
                 each.cancel()

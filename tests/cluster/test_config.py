@@ -271,8 +271,7 @@ REFUSALS = {
     # of the override itself
     "oops": "--set oops: must look like sync.every=24",
     "run..steps=1": "--set run..steps=1: must look like sync.every=24",
-    "run.steps.x=1": '--set run.steps.x=1: "x" has no place: what should hold it is 300, '
-    "not a table",
+    "run.steps.x=1": '--set run.steps.x=1: "x" has no place: its parent is 300, not a table',
     "islands.us.count=1": '--set islands.us.count=1: no element "us"; there are 1: eu',
     "islands.1.count=1": '--set islands.1.count=1: no element "1"; there are 1: eu',
     "islands.us=1": '--set islands.us=1: no element "us"; there are 1: eu',
@@ -291,7 +290,7 @@ def test_missing_tables_are_named() -> None:
         parse({})
     assert str(refusal.value).splitlines() == [
         "configuration: 2 problems",
-        '  task: says not what to learn; give preset = "byte-1m", or a target',
+        '  task: names no task; give preset = "byte-1m", or a target',
         "  islands: there are none; add an [[islands]] table with group and count",
     ]
 

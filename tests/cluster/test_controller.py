@@ -562,7 +562,7 @@ def test_harm_to_an_absent_process_is_refused(tmp_path: Path) -> None:
         fleet.harm(Harm.model_validate({"kind": "kill", "island": "syncer"}))
     fleet._keeper._core.start(1)
     cluster.away = 1
-    with pytest.raises(Unreachable, match="which counts faults, cannot be heard at present"):
+    with pytest.raises(Unreachable, match="which counts faults, does not answer at present"):
         fleet.harm(Harm.model_validate({"kind": "kill", "island": "syncer"}))
 
 

@@ -235,7 +235,7 @@ def test_failed_pull_leaves_no_thread_blocked() -> None:
             raise OwnerDiedError("", None, "")
         return reference
 
-    fetching = Fetching(Cable(), get=get, there=there)
+    fetching = Fetching(Cable(), get=get, arrived=there)
     fetching._rates.append(math.inf)  # as many pulls at once as there are threads
     broken: list[Any] = ["lost", *["hangs"] * (PULLS - 1)]
     for _ in range(3):

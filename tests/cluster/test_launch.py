@@ -94,5 +94,5 @@ def test_process_ended_by_ray_prints_how_to_continue(end: str, said: str) -> Non
 
 def test_resume_hint_is_a_command() -> None:
     assert resume_hint(Path("runs/demo")) == (
-        "go on with `archipelago run runs/demo/config.toml --resume --run-dir runs/demo`"
+        "resume with `archipelago run runs/demo/config.toml --resume --run-dir runs/demo`"
     )

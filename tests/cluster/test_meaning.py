@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from archipelago.lab.bench.stub_learner import GROUP
-from cluster.config.admission import stranger
+from cluster.config.admission import reason_to_refuse
 from cluster.config.schema import Config
 from coordinator.protocol import Island, Join, Region
 
@@ -27,9 +27,9 @@ def join(island: str, group: str, region: str | None = None) -> Join:
 
 @pytest.mark.parametrize("number", [0, 1, 7, 12345])
 def test_islands_of_the_run_may_join_even_if_added_later(number: int) -> None:
-    assert stranger(CONFIG, join(f"eu-west-{number}", "eu-west", "eu")) is None
-    assert stranger(CONFIG, join(f"us-{number}", "us")) is None
-    assert stranger(CONFIG, join(f"{GROUP}-{number}.3", GROUP)) is None
+    assert reason_to_refuse(CONFIG, join(f"eu-west-{number}", "eu-west", "eu")) is None
+    assert reason_to_refuse(CONFIG, join(f"us-{number}", "us")) is None
+    assert reason_to_refuse(CONFIG, join(f"{GROUP}-{number}.3", GROUP)) is None
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_islands_of_the_run_may_join_even_if_added_later(number: int) -> None:
     ],
 )
 def test_other_islands_are_refused_with_a_reason(who: Join, why: str) -> None:
-    said = stranger(CONFIG, who)
+    said = reason_to_refuse(CONFIG, who)
     assert said is not None
     assert why in said
     assert len(said) < 250

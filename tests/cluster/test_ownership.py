@@ -102,7 +102,7 @@ def test_second_owner_is_refused_while_the_first_lives(depot: Depot) -> None:
     here = Elsewhere()
     first = here.take(depot, me("a"))
     with pytest.raises(
-        UserMistake, match=rf"run {RUN} is going on: process [0-9]+ on .*two cannot"
+        UserMistake, match=rf"run {RUN} is live: process [0-9]+ on .*two processes cannot"
     ):
         here.take(depot, me("b"))
     assert (first.number, here.waited_s) == (1, [])
@@ -113,7 +113,7 @@ def test_second_owner_is_refused_while_the_first_lives(depot: Depot) -> None:
 def test_owner_on_another_machine_lives_as_long_as_it_sends_heartbeats(depot: Depot) -> None:
     far = Elsewhere().take(depot, foreign("a"))
     here = Elsewhere(meanwhile=far.beat)
-    with pytest.raises(UserMistake, match="going on: process 1 on far-away"):
+    with pytest.raises(UserMistake, match="is live: process 1 on far-away"):
         here.take(depot, me("b"))
     assert len(here.waited_s) == 1, "one beat says enough"
     here.meanwhile = lambda: None

@@ -141,8 +141,10 @@ def test_evaluator_needs_a_node_with_its_resources() -> None:
 
 
 def test_evaluator_of_several_hosts_needs_room_for_all_of_them() -> None:
-    big = {"memory": 1e9}
-    nodes = [Node("a", {"CPU": 2.0, **big}, {}), Node("b", {"CPU": 4.0, "GPU": 1.0, **big}, {})]
+    nodes = [
+        Node("a", {"CPU": 2.0, "memory": 1e9}, {}),
+        Node("b", {"CPU": 4.0, "GPU": 1.0, "memory": 1e9}, {}),
+    ]
     two = EvaluatorConfig(hosts=2, resources={"CPU": 2.0})
     assert two.apart
     assert homeless(two, nodes) is None

@@ -185,11 +185,11 @@ def test_dead_run_resumes_by_directory_or_name() -> None:
 def test_finished_or_live_run_is_not_resumed() -> None:
     folder = died(Path("runs/mine"))
     runs.announce(folder, Live("mine", "archipelago-mine", "1.2.3.4:5", os.getpid()))
-    with pytest.raises(UserMistake, match=f"is going on, as process {os.getpid()}"):
+    with pytest.raises(UserMistake, match=f"is live, as process {os.getpid()}"):
         runs.resume(config(), folder)
     runs.retire(folder)
     took = take(Folder(folder), "mine", me("a fleet's"))
-    with pytest.raises(UserMistake, match=f"is going on, as process {os.getpid()} on "):
+    with pytest.raises(UserMistake, match=f"is live, as process {os.getpid()} on "):
         runs.resume(config(), folder)
     took.leave(begun=runs.CONFIG)
     assert runs.resume(config(), folder) == folder
@@ -248,7 +248,7 @@ def test_fleet_memory_is_read_back_or_refused(elsewhere: Path) -> None:
     assert fleet_file.load_fleet_memory(depot) == kept
     for content in ("", "[]", "7", "{}", whole[:-9]):
         path.write_text(content)
-        with pytest.raises(Damaged, match="`archipelago run --resume` goes on without it"):
+        with pytest.raises(Damaged, match="`archipelago run --resume` continues without it"):
             fleet_file.load_fleet_memory(depot)
 
 

@@ -118,7 +118,7 @@ def test_place_beyond_the_tape_is_damage_and_a_void_one_is_refused(
         assert played.length == 4
         assert why in str(played.damage)
     written(tmp_path, OF_EVERY_KIND[:2], generation=1, first_seq=2).close()
-    with pytest.raises(Damaged, match="a later syncer went on from event 2, not from 4"):
+    with pytest.raises(Damaged, match="a later syncer continued from event 2, not from 4"):
         Playback(Folder(tmp_path), LAYOUT, 4, there)
 
 
@@ -243,7 +243,7 @@ def test_run_from_before_segments_is_read_and_replayed(
 
 
 def test_kept_contributions_need_the_whole_tape() -> None:
-    with pytest.raises(UserMistake, match=r"durability.keep_segments: lets the beginning"):
+    with pytest.raises(UserMistake, match=r"durability.keep_segments: deletes the beginning"):
         config("durability.keep_segments=4", "durability.keep_contributions=true")
 
 
@@ -251,7 +251,7 @@ def test_tape_names_the_edition_of_its_rules(tmp_path: Path) -> None:
     """A run keeps the edition that it began with, whatever is newest. Older tapes name none."""
     depot = Folder(tmp_path)
     assert edition_of(depot) == EDITION, "of a run that has not begun"
-    for generation, edition in enumerate((0, 0)):
+    for generation, edition in enumerate((EDITION + 1, 0)):
         with closing(Tape(depot, generation, LAYOUT, edition=edition)) as tape:
             tape.append(0.0, Tick(), ())
         assert edition_of(depot) == edition

@@ -78,9 +78,9 @@ def test_fragments_are_stored_each_time_if_small_or_configured() -> None:
     small.stored(F1, 0.0, 1.0)
     assert not small.turn_of(F1, 1.0 / STORING_SHARE - 0.1)
     assert small.turn_of(F1, 1.0 / STORING_SHARE)
-    assert "in 4 s or more" in small.said()
-    assert "25%" in small.said()
-    assert "or more" not in said.said()
+    assert "in 4 s or more" in small.cost_text()
+    assert "25%" in small.cost_text()
+    assert "or more" not in said.cost_text()
 
 
 class Hanging:

@@ -14,6 +14,7 @@ import ray
 
 from cluster.config.load import load
 from cluster.launch.job import submit
+from cluster.launch.status_stream import looks
 from coordinator.errors import UserMistake
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
@@ -24,10 +25,17 @@ class Head(BaseHTTPRequestHandler):
 
     ray_version = ray.__version__
     no_agent = 0
+    job: dict[str, object] | None = None
 
     def do_GET(self) -> None:
-        told = {"version": "4", "ray_version": self.ray_version} if "version" in self.path else []
-        self._answer(200, json.dumps(told))
+        if "version" in self.path:
+            self._answer(200, json.dumps({"version": "4", "ray_version": self.ray_version}))
+        elif self.path == "/api/jobs/name" and self.job is not None:
+            self._answer(200, json.dumps({"type": "SUBMISSION", "entrypoint": "", **self.job}))
+        elif self.path.startswith("/api/jobs/") and self.path != "/api/jobs/":
+            self._answer(404, "Job does not exist")
+        else:
+            self._answer(200, "[]")
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -51,6 +59,14 @@ class OlderHead(Head):
     ray_version = "2.59.0"
 
 
+class PendingHead(Head):
+    job = {"status": "PENDING", "start_time": 0}  # noqa: RUF012
+
+
+class FailedHead(Head):
+    job = {"status": "FAILED", "message": "no wheel for ray"}  # noqa: RUF012
+
+
 @contextmanager
 def served(head: type[Head]) -> Generator[str]:
     with HTTPServer(("127.0.0.1", 0), head) as server:
@@ -66,6 +82,30 @@ def test_head_that_has_just_started_is_asked_again() -> None:
     with served(Head) as address:
         assert submit(load(TINY), "name", address, None).name == "name"
     assert Head.no_agent == 0
+
+
+@pytest.mark.parametrize(
+    ("head", "says"),
+    [
+        (PendingHead, r"run name was submitted \d+ s ago and has not started yet: its job is pend"),
+        (
+            FailedHead,
+            r"the job of run name has ended \(failed: no wheel for ray\); see `ray job lo",
+        ),
+        (Head, "no run 'name'"),
+    ],
+)
+def test_status_of_a_run_that_has_not_started_tells_of_its_job(
+    head: type[Head], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run directory does not exist before the job runs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with served(head) as address:
+        monkeypatch.setenv("RAY_API_SERVER_ADDRESS", address)  # in place of the local one
+        with pytest.raises(UserMistake, match=says):
+            next(looks("name", None, 0.0))
 
 
 def test_cluster_with_another_ray_is_refused() -> None:

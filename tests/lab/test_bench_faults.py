@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from archipelago.lab.bench.child_run import ChildRun, started
 from archipelago.lab.bench.faults import (
     PLANS,
     FaultWindow,
@@ -52,6 +56,23 @@ def tape(*events: tuple[float, Event]) -> list[TapeRow]:
 
 def v(number: int, generation: int = 0) -> Version:
     return Version(generation, number)
+
+
+# --- the run that is broken ---------------------------------------------------------------------
+
+
+def test_child_with_much_output_does_not_block(tmp_path: Path) -> None:
+    """A pipe holds 64 KiB."""
+    lines = 20_000
+    script = (
+        f"import sys\nfor n in range({lines}): print('x' * 9, file=sys.stderr)\n"
+        "print('{\"merges\": 4}')"
+    )
+    process = started([sys.executable, "-c", script], os.environ, tmp_path)
+    assert process.wait(60) == 0  # nothing has read its output
+    run = ChildRun(process, tmp_path, tmp_path / "run", 0, dict(os.environ))
+    summary, err = run.end()
+    assert (summary, len(err)) == ({"merges": 4}, 10 * lines)
 
 
 # --- lost merges --------------------------------------------------------------------------------

@@ -246,7 +246,7 @@ def test_refuses_islands_that_can_never_be_placed(raylets: Raylets) -> None:
 def test_unknown_run_gives_one_clear_message(raylets: Raylets) -> None:
     refused = raylets.run("scale", "nobody", "local=2", "--address", raylets.address)
     assert (refused.code, refused.out) == (2, "")
-    assert "no run named nobody goes on in the cluster" in refused.err
+    assert "no run named nobody is live in the cluster" in refused.err
 
 
 # --- the story ------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def test_live_run_is_not_resumed_if_its_address_file_is_missing() -> None:
         (here.run_dir / "live.json").rename(here.folder / "live.json")
         second = here.run(*asks(here, *depot), "--resume")
         assert second.code == 2
-        assert "is going on, as process" in second.err
+        assert "is live, as process" in second.err
         (here.folder / "live.json").rename(here.run_dir / "live.json")
         merges = here.merges
         until(lambda: here.merges > merges + 4)
@@ -56,8 +56,8 @@ def test_one_of_two_simultaneous_resumes_takes_the_run() -> None:
         (goes_on,) = (each for each in both if each is not refused)
         told = finish(refused)
         assert told.code == 2
-        assert "is going on: process" in told.err
-        assert "two cannot write one run" in told.err
+        assert "is live: process" in told.err
+        assert "two processes cannot write one run" in told.err
         until(lambda: here.merges > before["merges"] + 8 or goes_on.poll() is not None)
         assert here.run("stop", str(here.run_dir)).code == 0
         finished = finish(goes_on)

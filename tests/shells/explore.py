@@ -80,7 +80,7 @@ def explore(
     """Play schedules from seed `first` on, for `for_s` s or `count` times; stop at a finding."""
     began_s, schedules, points = time.monotonic(), 0, 0
     finding: Finding | None = None
-    while finding is None and (schedules < count if count else True):
+    while finding is None and (count is None or schedules < count):
         scheduler = Scheduler(first + schedules)
         try:
             play(scheduler)

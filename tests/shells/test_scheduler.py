@@ -8,6 +8,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.shells.__main__ import main
+from tests.shells.explore import explore
 from tests.shells.scheduler import Deadlock, Late, Scheduler
 
 SEEDS = 60
@@ -52,6 +54,19 @@ def test_seed_repeats_its_schedule_and_other_seeds_differ() -> None:
     assert schedules == [ping(seed, notify=True) for seed in range(SEEDS)]
     assert all(got == [0, 1, 2, 3, 4] for got, _, _ in schedules)
     assert len({tuple(trace) for _, _, trace in schedules}) > SEEDS / 2
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_search_plays_as_many_schedules_as_it_is_told(count: int) -> None:
+    played: list[int] = []
+    explored = explore("any", lambda s: played.append(s.seed), first=7, for_s=0.0, count=count)
+    assert (explored.schedules, played) == (count, [7, 8, 9][:count])
+
+
+def test_count_of_no_schedule_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--count", "0"])
+    assert "--count must be 1 or more" in capsys.readouterr().err
 
 
 def test_lost_wake_up_is_a_deadlock() -> None:

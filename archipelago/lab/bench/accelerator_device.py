@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from archipelago.lab.bench import procfs
-from archipelago.lab.bench.stats import median, told
+from archipelago.lab.bench.stats import interval_of, median
 from coordinator.fragments import Layout
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.inner import Inner
@@ -230,4 +230,4 @@ def timed(call: Callable[[], Any]) -> float:
 
 def figure(name: str, samples: Sequence[float]) -> dict[str, float]:
     """Return the median with its interval under this name; nothing without samples."""
-    return told(name, median(samples)) if samples else {}
+    return interval_of(name, median(samples)) if samples else {}

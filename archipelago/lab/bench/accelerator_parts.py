@@ -95,14 +95,14 @@ def measure_arm(arm: str, report: PartFigures, *, quick: bool, folder: Path) -> 
 
     report.tell({"device": described()})
     plan = accelerator_study.QUICK if quick else accelerator_study.FULL
-    accelerator_study.train_arm(plan, arm, folder, report.tell, _steps_told)
+    accelerator_study.train_arm(plan, arm, folder, report.tell, _read_steps)
 
 
-def _steps_told() -> int:
+def _read_steps() -> int:
     """Read the number of steps from the standard input."""
     line = sys.stdin.readline()
     if not line.strip():
-        raise SystemExit("nobody says how many steps to train: the bench has ended")
+        raise SystemExit("the number of steps is missing on standard input: the bench has ended")
     return int(line)
 
 

@@ -160,13 +160,13 @@ def train_arm(
     """
     try:
         trial = config_of(plan, arm, plan.trial_steps, folder)
-        first_s, _ = _trained(trial, 0, _nobody)
+        first_s, _ = _trained(trial, 0, _ignore_looks)
     except UserMistake as error:  # for example, a Python without its sources
         tell({"source_refused": str(error)})
         plan = replace(plan, source="generated")
         trial = config_of(plan, arm, plan.trial_steps, folder)
-        first_s, _ = _trained(trial, 0, _nobody)
-    again_s, figures = _trained(trial, 0, _nobody)
+        first_s, _ = _trained(trial, 0, _ignore_looks)
+    again_s, figures = _trained(trial, 0, _ignore_looks)
     s_per_step = again_s / plan.trial_steps
     compile_s = max(0.0, first_s - again_s)
     tell(
@@ -207,5 +207,5 @@ def _trained(
     return time.perf_counter() - began_s - judged_s, learned.figures
 
 
-def _nobody(looks: list[Any]) -> None:
+def _ignore_looks(looks: list[Any]) -> None:
     """Ignore the evaluations of a trial."""

@@ -162,7 +162,7 @@ def _real(
         time.sleep(SETTLES_S)
         path = run.run_dir.with_name("attacks.toml")
         path.write_text("".join(_toml(attack, for_s) for attack in attacks))
-        run.break_it("--plan", str(path))
+        run.inject_faults("--plan", str(path))
         after_s = max(attack.at for attack in attacks) * for_s
         time.sleep(for_s - after_s + SETTLES_S)
         run.end()

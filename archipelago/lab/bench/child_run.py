@@ -31,6 +31,7 @@ LONGEST_WAIT_S = 300.0
 """Seconds that one wait for the run may take."""
 VICTIM = Island("local-1")
 """The island that the benchmarks kill."""
+OUT, ERR = "out.txt", "err.txt"
 FOREVER = 10**9
 """A number of steps that is never reached."""
 
@@ -49,8 +50,10 @@ class Raylets:
 class ChildRun:
     """A run in processes of its own."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
     """The process of `archipelago run`."""
+    output: Path
+    """The folder with its standard output and standard error, `OUT` and `ERR`."""
     run_dir: Path
     islands: int
     """The number of islands."""
@@ -63,13 +66,13 @@ class ChildRun:
         text = last_look(self.run_dir / LOOKS)
         return None if text is None else json.loads(text)
 
-    def until(self, what: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    def until(self, holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         """Wait until the predicate holds for the last status, and return that status.
 
         Errors: `RunFailed` if the run ends first, or that takes minutes.
         """
         end_s = time.monotonic() + LONGEST_WAIT_S
-        while (status := self.look) is None or not what(status):
+        while (status := self.look) is None or not holds(status):
             if self.process.poll() is not None or time.monotonic() > end_s:
                 raise RunFailed(f"the run got stuck or ended:\n{self.end()[1][-2000:]}")
             time.sleep(0.2)
@@ -86,7 +89,7 @@ class ChildRun:
             )
         )
 
-    def break_it(self, *arguments: str) -> None:
+    def inject_faults(self, *arguments: str) -> None:
         """Inject faults with `archipelago chaos`.
 
         Errors: `RunFailed` if the command fails, or every fault is refused.
@@ -103,9 +106,9 @@ class ChildRun:
         ):
             raise RunFailed(f"it could not be broken: {done.stdout}{done.stderr[-2000:]}")
 
-    def kill(self, whom: str, kind: str) -> None:
+    def kill(self, target: str, kind: str) -> None:
         """Kill one process now; a `kind` of "node" kills everything on its node."""
-        self.kill_by([(0.0, whom)], kind)
+        self.kill_by([(0.0, target)], kind)
 
     def kill_by(self, plan: Sequence[tuple[float, str]], kind: str = "kill") -> None:
         """Kill each victim after its number of seconds, and return after the last one."""
@@ -116,24 +119,25 @@ class ChildRun:
                 for after_s, victim in plan
             )
         )
-        self.break_it("--plan", str(path))
+        self.inject_faults("--plan", str(path))
 
-    def kill_and_wait(self, whom: str, kind: str = "kill", victim: Island = VICTIM) -> None:
+    def kill_and_wait(self, target: str, kind: str = "kill", victim: Island = VICTIM) -> None:
         """Kill, then wait until the victim has begun another life and contributes in it.
 
-        A `kind` of "node" kills everything on the node of `whom`.
+        A `kind` of "node" kills everything on the node of `target`.
         """
         status = self.look
         assert status is not None
         life = _of(status, victim)["life"]
-        self.kill(whom, kind)
+        self.kill(target, kind)
         self.until_all_contribute(life + 1, victim)
 
     def end(self) -> tuple[dict[str, Any], str]:
         """Stop the run gracefully, and return its summary and its standard error."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGINT)
-        out, err = self.process.communicate(timeout=LONGEST_WAIT_S)
+        self.process.wait(LONGEST_WAIT_S)
+        out, err = ((self.output / name).read_text() for name in (OUT, ERR))
         return (read_figures(out) if out.strip() else {}), err
 
 
@@ -163,19 +167,27 @@ def going(
         if raylets is not None:
             command += ["--address", raylets.address]
             environment |= raylets.environment
-        process = subprocess.Popen(
-            [sys.executable, "-m", "archipelago", *command],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        run = ChildRun(process, run_dir, len(config.island_names), environment)
+        command = [sys.executable, "-m", "archipelago", *command]
+        process = started(command, environment, Path(folder))
+        run = ChildRun(process, Path(folder), run_dir, len(config.island_names), environment)
         try:
             yield run
         finally:
             run.end()
+
+
+def started(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, with its output in the files `OUT` and `ERR`.
+
+    A process that writes to a pipe blocks once the pipe is full, and a benchmark does not read
+    while it waits. Files do not block.
+    """
+    with (folder / OUT).open("wb") as out, (folder / ERR).open("wb") as err:
+        return subprocess.Popen(
+            command, env=environment, stdout=out, stderr=err, start_new_session=True
+        )
 
 
 @contextmanager

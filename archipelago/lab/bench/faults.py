@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from archipelago.lab.bench.child_run import Story, going, rows_of
-from archipelago.lab.bench.stats import median, told
+from archipelago.lab.bench.stats import interval_of, median
 from cluster.launch.chaos import ANY
 from cluster.names import SHARD, SYNCER
 from cluster.storage.playback import TapeRow
@@ -168,7 +168,7 @@ def compared(
         ("heldout_loss_delta", deltas),
     ):
         middle = median(samples)
-        figures |= told(name, middle)
+        figures |= interval_of(name, middle)
         figures["coverage"] = middle.coverage
     back_s = [s for each in broken for s in each.summary["recovery_s"]]
     return figures | {

@@ -27,7 +27,7 @@ from archipelago.lab.bench.embedded_core import BenchStage, back_on_stage
 from archipelago.lab.bench.joins import JoinPlan, joins
 from archipelago.lab.bench.long_tape import config_for, left_by_a_run, prepared
 from archipelago.lab.bench.scale import layout_of
-from archipelago.lab.bench.stats import Median, median, told
+from archipelago.lab.bench.stats import Median, interval_of, median
 from cluster.actors.call_errors import answer
 from coordinator.errors import RunFailed, UserMistake
 
@@ -120,7 +120,7 @@ def long_tape(
                 "steps": steps * times,
                 "tape_events": left[0],
                 "tape_bytes": left[1],
-                **told("syncer_gap_s", gaps[-1]),
+                **interval_of("syncer_gap_s", gaps[-1]),
                 "syncer_peak_bytes": max(each.peak_bytes for each in killed),
             }
         )
@@ -131,7 +131,7 @@ def long_tape(
         "learners": lengths.learners,
         "tape_events": last["tape_events"],
         "tape_bytes_per_event": last["tape_bytes"] / last["tape_events"],
-        **told("syncer_gap_s", gaps[-1]),
+        **interval_of("syncer_gap_s", gaps[-1]),
         "coverage": min(each.coverage for each in gaps),
         "syncer_gap_s_per_million_events": 1e6 * (gaps[-1].value - gaps[0].value) / added_events,
         "syncer_peak_bytes": last["syncer_peak_bytes"],
@@ -174,7 +174,7 @@ def _kill(stage: BenchStage) -> ComingBack:
             continue
         gap_s = time.monotonic() - began_s
         if now <= generation:
-            raise RunFailed(f"the syncer that was killed goes on as generation {now}")
+            raise RunFailed(f"the syncer that was killed still runs, as generation {now}")
         return ComingBack(gap_s, procfs.peak_bytes(answer(stub_actor.pid_of(stage.syncer))))
     raise RunFailed(f"the syncer that was killed is not back within {BACK_S:g} s")
 

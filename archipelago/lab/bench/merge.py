@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from archipelago.lab.bench.merge_memory import memory
 from archipelago.lab.bench.merge_workload import Workload, spread_over, tasks_of
-from archipelago.lab.bench.stats import median, told
+from archipelago.lab.bench.stats import interval_of, median
 
 
 def merge(workload: Workload, *, repeats: int, say: Callable[[str], None]) -> dict[str, object]:
@@ -67,14 +67,16 @@ def _figures(workload: Workload, seconds: dict[str, list[float]]) -> dict[str, o
     for name in ("mean", "rda"):
         pairs = zip(speeds[name], speeds["memcpy"], strict=True)
         middle = median([merge_speed / copy_speed for merge_speed, copy_speed in pairs])
-        figures |= told(f"{name}_fraction", middle) | {"coverage": middle.coverage}
+        figures |= interval_of(f"{name}_fraction", middle) | {"coverage": middle.coverage}
     figures |= _against_roofline(workload, seconds)
     pairs = zip(seconds["mean"], seconds["mean_alone"], strict=True)
-    figures |= told("directions_cost", median([whole_s / alone_s for whole_s, alone_s in pairs]))
+    figures |= interval_of(
+        "directions_cost", median([whole_s / alone_s for whole_s, alone_s in pairs])
+    )
     for name, task in (("f32", "rda"), ("wire", "wire_rda")):
         figures[f"{name}_contributions_per_s"] = median([m / s for s in seconds[task]]).value
     pairs = zip(seconds["rda"], seconds["wire_rda"], strict=True)
-    figures |= told("wire_speedup", median([plain_s / wire_s for plain_s, wire_s in pairs]))
+    figures |= interval_of("wire_speedup", median([plain_s / wire_s for plain_s, wire_s in pairs]))
     figures["wire_gate_gb_s"] = median(
         [moved["gate"] / s / 1e9 for s in seconds["wire_gate"]]
     ).value
@@ -100,5 +102,5 @@ def _against_roofline(workload: Workload, seconds: dict[str, list[float]]) -> di
             speeds = [streams[name] * n / s / 1e9 for s in samples]
             shares = [speed / limit for speed, limit in zip(speeds, roofline, strict=True)]
             figures[f"{name}{suffix}_streams_gb_s"] = median(speeds).value
-            figures |= told(f"{name}{suffix}_of_roofline", median(shares))
+            figures |= interval_of(f"{name}{suffix}_of_roofline", median(shares))
     return figures

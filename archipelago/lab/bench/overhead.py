@@ -28,7 +28,7 @@ from typing import Any
 from archipelago.lab.bench import procfs
 from archipelago.lab.bench.baseline_actor import FOREVER, Counted, SoloActor
 from archipelago.lab.bench.embedded_core import START_S, BenchStage, Onlookers, staged
-from archipelago.lab.bench.stats import median, told
+from archipelago.lab.bench.stats import interval_of, median
 from cluster.actors.call_errors import answer
 from cluster.actors.start import start_island
 from cluster.config.load import parse
@@ -173,7 +173,7 @@ def compared(
         ("shard_ms_per_round", [1e3 * (a.shard_s - b.shard_s) / a.merges for a, b in pairs]),
     ):
         middle = median(samples)
-        figures |= told(name, middle)
+        figures |= interval_of(name, middle)
         figures["coverage"] = middle.coverage
     return figures
 

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from archipelago.lab.bench import baseline
 from archipelago.lab.bench.parity_modes import ISLANDS, compared
-from archipelago.lab.bench.stats import child, demo, median, told
+from archipelago.lab.bench.stats import child, demo, interval_of, median
 from cluster.config.schema import Config
 from cluster.config.values import Mode
 
@@ -72,7 +72,7 @@ def parity(
             )
     for name, samples in found.items():
         middle = median(samples)
-        result |= told(name, middle)
+        result |= interval_of(name, middle)
         result["coverage"] = middle.coverage
     return result
 

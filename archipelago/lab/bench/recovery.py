@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from archipelago.lab.bench.child_run import VICTIM, Story, going, several
-from archipelago.lab.bench.stats import DEMO_ISLANDS, Median, median, told
+from archipelago.lab.bench.stats import DEMO_ISLANDS, Median, interval_of, median
 from cluster.names import SYNCER
 from coordinator.protocol import Island
 
@@ -105,7 +105,7 @@ def recovery(
         say(f"{name} {middle.value:.2f} ({middle.low:.2f} to {middle.high:.2f})")
     result: dict[str, object] = {"repeats": repeats}
     for name, middle in shown.items():
-        result |= told(name, middle)
+        result |= interval_of(name, middle)
     return result | {"coverage": min(middle.coverage for middle in shown.values())}
 
 

@@ -53,7 +53,7 @@ def median(samples: Sequence[float]) -> Median:
     )
 
 
-def told(name: str, middle: Median) -> dict[str, float]:
+def interval_of(name: str, middle: Median) -> dict[str, float]:
     """Return the median and the ends of its interval under the names that a benchmark prints."""
     return {name: middle.value, f"{name}_low": middle.low, f"{name}_high": middle.high}
 

@@ -191,7 +191,7 @@ class CrewActor:
             payload = await each if isinstance(each, ray.ObjectRef) else each
         await self._learners[life.island].offer(life, publication, payload)
 
-    async def refused(self, said: ContributionId) -> None:
+    async def refused(self, contribution: ContributionId) -> None:
         """Do nothing: a stub has no rounding errors to restore."""
 
     async def cease(self, over: Void) -> None:

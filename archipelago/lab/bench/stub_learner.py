@@ -164,15 +164,15 @@ class LightLearner:
             self._happens(Asked(fragment))
         return await waiter
 
-    async def offer(self, life: Life, said: Publication, payload: Payload | None) -> None:
+    async def offer(self, life: Life, publication: Publication, payload: Payload | None) -> None:
         """Follow the published versions; the newest is adopted at the next step boundary."""
         if not self._lives(life):
             return
-        p, known = said.fragment, self._known[said.fragment]
-        if said.version <= known:
+        p, known = publication.fragment, self._known[publication.fragment]
+        if publication.version <= known:
             return
-        version, differences = said.version, [] if payload is None else [payload]
-        target = said.version if payload is None else said.previous
+        version, differences = publication.version, [] if payload is None else [payload]
+        target = publication.version if payload is None else publication.previous
         if target != known:
             match await self._link.missed(p, known, target):
                 case list() as found:

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from archipelago.lab.bench.stats import child, demo, median, told
+from archipelago.lab.bench.stats import child, demo, interval_of, median
 from cluster.config.schema import Config
 from coordinator.codec import Payload, Wire, decode, encode
 from coordinator.protocol import (
@@ -81,8 +81,8 @@ def wire(
                 "decode_gb_s": decoding,
                 "all_reduce_ratio": traffic.all_reduce_ratio(every, learners),
                 "syncer_link_ratio": traffic.syncer_link_ratio(every, learners),
-                **told("heldout_loss", median(losses[each])),
-                **told("loss_over_f32", median(over_f32)),
+                **interval_of("heldout_loss", median(losses[each])),
+                **interval_of("loss_over_f32", median(over_f32)),
             }
         )
     usual = shipped.sync.lasting_every

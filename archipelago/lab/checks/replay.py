@@ -74,8 +74,8 @@ def replay(run_dir: Path) -> dict[str, object]:
     config = load(run_dir / "config.toml")
     if (mode := config.run.mode).sums_gradients:
         raise UserMistake(
-            f'run {run_dir} is of run.mode = "{mode}": its tape (ring.jsonl) says who was in which '
-            "ring, and gradients are kept nowhere; what can be replayed merges contributions"
+            f'run {run_dir} is of run.mode = "{mode}": its tape (ring.jsonl) has the members of '
+            "each ring, not the gradients; only runs that merge contributions can be replayed"
         )
     depot = depot_of(config, run_dir)
     layout = load_layout(depot)
@@ -105,7 +105,7 @@ def replay(run_dir: Path) -> dict[str, object]:
         checks["state"] = kept.state == state
     digest = None if arrays is None else arrays.sha256()
     if digest is not None and differs is None and (run_dir / SUMMARY).exists():
-        checks["fragments"] = digest == _said(run_dir / SUMMARY)
+        checks["fragments"] = digest == _reported_digest(run_dir / SUMMARY)
     return {
         "exact": bool(checks) and all(checks.values()) and played.damage is None,
         "from_event": began,
@@ -129,7 +129,7 @@ def _violated(judge: InvariantJudge, heard: ReplayedEvent) -> str | None:
     return None
 
 
-def _said(summary: Path) -> str:
+def _reported_digest(summary: Path) -> str:
     """Return the fingerprint of the final model that the run itself reported."""
     try:
         return json.loads(summary.read_text())["global_sha256"]
@@ -197,7 +197,7 @@ class _Past(NoFiles):
             return copied
         arrays = self._store.newest(p, upto=upto)
         if arrays.version != upto:
-            raise Damaged(f"fragment {p} went on from {upto}, which was not kept")
+            raise Damaged(f"fragment {p} continued from {upto}, which was not kept")
         return arrays
 
 
@@ -206,7 +206,7 @@ def _first(store: FragmentStore, p: Fragment) -> Arrays:
     arrays = store.oldest(p)
     if arrays.version != Version(0, 0):
         raise Damaged(
-            f"fragment {p} has lost its first version, the oldest that is left is "
+            f"fragment {p} has lost its first version, its oldest is now "
             f"{arrays.version}: the model cannot be rebuilt"
         )
     return arrays

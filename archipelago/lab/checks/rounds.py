@@ -128,7 +128,7 @@ def _opens(memory: JudgeMemory, p: int, before: State, event: Event, after: Stat
 def _stays_open(memory: JudgeMemory, p: int, after: State, round_: Round, now_s: float) -> None:
     """Check that a round with its quorum waits for some learner, and not past the grace window."""
     fragment = after.fragments[p]
-    if len(who_counts(memory, after, fragment, round_)) < memory.rule.min_quorum:
+    if len(counted_islands(memory, after, fragment, round_)) < memory.rule.min_quorum:
         return
     if not still_awaited(memory, after, fragment, round_):
         raise Violation("rounds close", f"f{p} has all of {sorted(round_.arrived)} and waits")
@@ -138,7 +138,7 @@ def _stays_open(memory: JudgeMemory, p: int, after: State, round_: Round, now_s:
             raise Violation("rounds close", f"f{p} waits at {now_s}, its grace was {over_s}")
 
 
-def who_counts(
+def counted_islands(
     memory: JudgeMemory, state: State, fragment: FragmentState, round_: Round
 ) -> AbstractSet[Island]:
     """Return the islands that count for the quorum.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from archipelago.lab.checks.facts import Violation
 from archipelago.lab.checks.history import ALMOST, IN_PACE, LEARNT_S, SILENCE_S, JudgeMemory
-from archipelago.lab.checks.rounds import still_awaited, waited_for_s, who_counts
+from archipelago.lab.checks.rounds import counted_islands, still_awaited, waited_for_s
 from coordinator.membership import Status
 from coordinator.protocol import (
     Effect,
@@ -36,7 +36,7 @@ def look(
     live = [m.life for m in after.members.values() if m.status is Status.LIVE]
     for p, (old, new) in enumerate(zip(before.fragments, after.fragments, strict=True)):
         if new.round and new.round.stage is Stage.OPEN:
-            _does_not_wait_for_ever(memory, p, after, new, new.round, now_s)
+            _check_patience(memory, p, after, new, new.round, now_s)
         if memory.last_rounds[p] or new.round or new.due:
             continue
         memory.last_rounds[p] = True
@@ -45,7 +45,7 @@ def look(
             if live:
                 raise Violation("the last round", f"f{p} has none, though there are {live}")
         elif round_.stage is Stage.OPEN:
-            held = who_counts(memory, after, new, round_)
+            held = counted_islands(memory, after, new, round_)
             waits_for = new.asked.keys() & {life.island for life in live}
             if len(held) >= memory.rule.min_quorum:
                 raise Violation("the last round", f"f{p} was given up with {sorted(held)}")
@@ -56,14 +56,14 @@ def look(
             raise Violation("the last round", f"f{p} was merged, and is not public")
 
 
-def _does_not_wait_for_ever(
+def _check_patience(
     memory: JudgeMemory, p: int, after: State, fragment: FragmentState, round_: Round, now_s: float
 ) -> None:
     """Check that a last round waits for some learner, and not for ever for a straggler.
 
     A last round that had its quorum also has its usual grace window.
     """
-    with_quorum = len(who_counts(memory, after, fragment, round_)) >= memory.rule.min_quorum
+    with_quorum = len(counted_islands(memory, after, fragment, round_)) >= memory.rule.min_quorum
     if with_quorum and not round_.last:
         return
     if not still_awaited(memory, after, fragment, round_):

@@ -101,7 +101,7 @@ def _speeds(seed: int) -> list[PublishedFigure]:
             84.0,
             blocking_share,
             f"one of {ISLANDS} learners is {SLOWER:.0%} slower, steps vary by {JITTER:.0%}, and "
-            f"nobody is more than {TAU} steps ahead of the last one. Our own rules do not make "
+            f"no learner is more than {TAU} steps ahead of the last one. Our own rules do not make "
             "learners wait for a quorum: with K = 8 rounds close later, and goodput stays at 100 %",
             "that one learner is the slow one; with speeds in between it is 91 %",
         ),

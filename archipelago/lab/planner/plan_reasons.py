@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from archipelago.lab.planner import loss_cost as loss
 from archipelago.lab.planner.objective import QUICK, Simulator, Worth
 from archipelago.lab.planner.plan_choice import QUORUM, chosen
-from archipelago.lab.planner.settings import settings
+from archipelago.lab.planner.settings import beside_spares, settings
 from cluster.config.machines import ClusterFile
 
 
@@ -78,11 +78,13 @@ def reasons(cluster: ClusterFile, best: Worth, works: list[Worth]) -> list[str]:
     found.append(
         "spares: one for each group, since a learner is one slice and stops with it"
         if setting.spares
-        else "spares: none, learners go on with the slices they have left"
+        else "spares: none, a learner that loses a slice continues on its other slices"
         if all(
-            count < group.chips // group.slice_chips
+            group.chips // group.slice_chips // count > 1
             for count, group in zip(setting.learners, cluster.groups, strict=True)
         )
+        else "spares: none, no slice is left for one"
+        if beside_spares(setting.learners, cluster) is None
         else "spares: none, their chips train more than they would save"
     )
     return found

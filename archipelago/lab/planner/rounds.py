@@ -84,8 +84,8 @@ class _Fetching(SimNetwork):
         super().__init__(site)
         self._fetch_s, self._slices = fetch_s, rebuilt
 
-    def whole(self, who: SimProcess) -> None:
-        self.loop.at(self.loop.now_s + self._fetch_s, who.reached, self._fetched, who)
+    def whole(self, process: SimProcess) -> None:
+        self.loop.at(self.loop.now_s + self._fetch_s, process.reached, self._fetched, process)
 
     def _fetched(self, process: SimProcess) -> None:
         process.trait = self._slices[process.island].taken_in(process.trait)

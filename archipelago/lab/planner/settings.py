@@ -102,21 +102,35 @@ def step_s(cluster: ClusterFile) -> float:
 
 def settings(cluster: ClusterFile, totals: tuple[int, ...] = LEARNERS) -> Iterator[Setting]:
     """Yield all settings to try, each once."""
-    seen: set[tuple[int, ...]] = set()
+    tried: dict[tuple[tuple[int, ...], int], None] = {}
     for total in totals:
         learners = tuple(shared(group, total, cluster) for group in cluster.groups)
-        if learners in seen:
-            continue
-        seen.add(learners)
-        single = any(
-            count == group.chips // group.slice_chips and count > 1
-            for group, count in zip(cluster.groups, learners, strict=True)
-        )
+        tried[learners, 0] = None
+        if (fewer := beside_spares(learners, cluster)) is not None:
+            tried[fewer, 1] = None
+    for learners, spares in tried:
         for every in INTERVALS:
             for wire in WIRES:
-                yield Setting(learners, every, wire, 0)
-                if single:
-                    yield Setting(learners, every, wire, 1)
+                yield Setting(learners, every, wire, spares)
+
+
+def beside_spares(learners: tuple[int, ...], cluster: ClusterFile) -> tuple[int, ...] | None:
+    """Return the learners that leave a slice of each group for a spare; None if spares are no use.
+
+    Spares are of use if a group's learners are one slice each, since they stop with it. If such a
+    group has a learner on every slice, one learner makes room. A number that the cluster file fixes
+    does not change, so there may be no room.
+    """
+    one_slice = False
+    found: list[int] = []
+    for group, count in zip(cluster.groups, learners, strict=True):
+        slices = group.chips // group.slice_chips
+        one_slice = one_slice or slices // count == 1
+        room = min(count, slices - 1)
+        if room == 0 or (group.learners is not None and room < count):
+            return None
+        found.append(room)
+    return tuple(found) if one_slice else None
 
 
 def shared(group: GroupTable, total: int, cluster: ClusterFile) -> int:

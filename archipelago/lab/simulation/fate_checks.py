@@ -26,11 +26,11 @@ class FateChecker:
         self._given_back, self._published = set[ContributionId](), set[ContributionId]()
         self._newest: dict[tuple[Island, Fragment], Life] = {}  # newest life with a hand-in
 
-    def made(self, said: ContributionId) -> None:
+    def made(self, contribution: ContributionId) -> None:
         """Record that a life has handed in this contribution."""
-        place = said.life.island, said.fragment
-        self._newest[place] = max(said.life, self._newest.get(place, said.life))
-        self._open[said.life, said.fragment][said] = None
+        place = contribution.life.island, contribution.fragment
+        self._newest[place] = max(contribution.life, self._newest.get(place, contribution.life))
+        self._open[contribution.life, contribution.fragment][contribution] = None
 
     def hears(self, life: Life, p: Fragment, known: Known) -> bool:
         """Record the facts that a life is told; return False if they are old news to it.

@@ -68,8 +68,8 @@ def simulate(config: Config, seed: int) -> Simulated:
     """
     if (mode := config.run.mode).sums_gradients:
         raise UserMistake(
-            f'run.mode = "{mode}": simulated are runs that merge what islands have learned; a ring '
-            "of gradients has other rules (cluster/allreduce/ring.py)"
+            f'run.mode = "{mode}": only runs that merge contributions are simulated; a ring of '
+            "gradients has other rules (cluster/allreduce/ring.py)"
         )
     counterparts = [(each, counterpart(each, config)) for each in config.faults.plan]
     planned_faults = [(each, fault) for each, fault in counterparts if isinstance(fault, SimFault)]

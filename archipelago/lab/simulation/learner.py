@@ -52,7 +52,7 @@ class LearnerLink(Protocol):
     """The part of the simulated world that a learner reaches without a message to the syncer."""
 
     def follow(
-        self, known: tuple[Version, int], said: Publication, payload: SimDifference
+        self, known: tuple[Version, int], publication: Publication, payload: SimDifference
     ) -> tuple[Version, int]:
         """Return the public fragment after a publication; see `SimShards.follow`."""
         ...
@@ -159,12 +159,12 @@ class SimLearner:
         self.happens(Asked(p, held))
         return waiter
 
-    def offer(self, said: Publication, payload: SimDifference) -> None:
+    def offer(self, publication: Publication, payload: SimDifference) -> None:
         """Follow the public chain to this version, which is adopted at the next step boundary."""
-        p = said.fragment
-        self.happens(Settled(said.merged))
-        if said.version > self.known[p][0]:
-            self.known[p] = self.process.link.follow(self.known[p], said, payload)
+        p = publication.fragment
+        self.happens(Settled(publication.merged))
+        if publication.version > self.known[p][0]:
+            self.known[p] = self.process.link.follow(self.known[p], publication, payload)
             self.happens(Offered(p, self.known[p][0]))
 
     def _handed_in(self, word: HandOver) -> HandedIn | None:

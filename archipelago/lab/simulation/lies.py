@@ -44,14 +44,14 @@ def report(
     return first, [each for each in others if isinstance(each, Adopted)]
 
 
-def hand_in(said: HandIn, rng: random.Random) -> HandIn:
+def hand_in(facts: HandIn, rng: random.Random) -> HandIn:
     """Return the facts of a hand-in, perhaps with one number changed."""
-    return said if rng.random() >= SHARE else _bent(said, rng)
+    return facts if rng.random() >= SHARE else _bent(facts, rng)
 
 
-def progress(said: Progress, rng: random.Random) -> Progress:
+def progress(true: Progress, rng: random.Random) -> Progress:
     """Return the progress of a leaving learner, perhaps with one number changed."""
-    return said if rng.random() >= SHARE else _bent(said, rng)
+    return true if rng.random() >= SHARE else _bent(true, rng)
 
 
 def floods(rng: random.Random) -> int:

@@ -78,17 +78,17 @@ class SimNetwork:
                 known_s = self.loop.now_s + after_s
                 self.loop.at(known_s, settle, waiter, "its process ended")
 
-    def ended(self, who: SimProcess, life: Life) -> None:
+    def ended(self, process: SimProcess, life: Life) -> None:
         """Tell the watchers of a life that it is over."""
         loop, now_s = self.loop, self.loop.now_s
         for other, waiter in self.watched.items():
             if other.island == life.island and other.incarnation <= life.incarnation:
                 loop.at(now_s + NOTICED_S, settle, waiter, "its learner ended it")
 
-    def left(self, who: SimProcess) -> None:
+    def left(self, process: SimProcess) -> None:
         """Bring a drained island back later, whether or not it had a life when it left."""
         back_s = self.loop.now_s + self.rng.random() * AWAY_S
-        self.loop.at(back_s, self.start, self.machines[who.island])
+        self.loop.at(back_s, self.start, self.machines[process.island])
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -165,23 +165,25 @@ class SimNetwork:
 
     # --- messages of a process --------------------------------------------------------------------
 
-    def join(self, who: SimProcess, event: Join) -> None:
+    def join(self, process: SimProcess, event: Join) -> None:
         """Send a join, and try again if no answer comes."""
 
         def again() -> None:
-            if not who.let_go:
-                who.begin()
+            if not process.let_go:
+                process.begin()
 
-        self._call(who, lambda syncer: syncer.join(event), who.granted, again)
+        self._call(process, lambda syncer: syncer.join(event), process.granted, again)
 
-    def whole(self, who: SimProcess) -> None:
+    def whole(self, process: SimProcess) -> None:
         """Fetch all public fragments; a process whose fetch fails dies and restarts."""
-        machine = self.machines[who.island]
+        machine = self.machines[process.island]
         if self.lost(machine, max(machine.up_cut_s, machine.down_cut_s)):
-            self.crash(machine, who, NOTICED_S)
+            self.crash(machine, process, NOTICED_S)
             self.loop.at(self.loop.now_s + BACK_S, self.start, machine)
             return
-        self.loop.at(self.loop.now_s + 2 * self.delay_s(machine), who.reached, self._give, who)
+        self.loop.at(
+            self.loop.now_s + 2 * self.delay_s(machine), process.reached, self._give, process
+        )
 
     def _give(self, process: SimProcess) -> None:
         if self.shards.all_there:
@@ -189,43 +191,45 @@ class SimNetwork:
         else:
             self.loop.at(self.loop.now_s + NOTICED_S, process.reached, self._give, process)
 
-    def can_follow(self, known: tuple[Version, int], said: Publication) -> bool:
+    def can_follow(self, known: tuple[Version, int], publication: Publication) -> bool:
         """Return whether a learner that knows this can get what it missed before a publication."""
-        return self.shards.can_follow(known, said)
+        return self.shards.can_follow(known, publication)
 
     def follow(
-        self, known: tuple[Version, int], said: Publication, payload: SimDifference
+        self, known: tuple[Version, int], publication: Publication, payload: SimDifference
     ) -> tuple[Version, int]:
         """Return the public fragment after a publication."""
-        return self.shards.follow(known, said, payload)
+        return self.shards.follow(known, publication, payload)
 
-    def report(self, who: SimProcess, event: Report, adopted: Sequence[Adopted]) -> None:
+    def report(self, process: SimProcess, event: Report, adopted: Sequence[Adopted]) -> None:
         """Send a report; a lying learner may change a number in it."""
         life = event.life
-        if who.poison is Poison.LYING:
+        if process.poison is Poison.LYING:
             self.site.lied.add(life)
             event, adopted = lies.report(
-                event, adopted, self.site.plan.rule.schedule.fragments, who.rng
+                event, adopted, self.site.plan.rule.schedule.fragments, process.rng
             )
         self._call(
-            who,
+            process,
             lambda syncer: syncer.report(event, SILENT_VITALS, adopted),
-            lambda answer: who.heard(life, answer),
-            lambda: who.unheard(life),
+            lambda answer: process.heard(life, answer),
+            lambda: process.unheard(life),
         )
 
-    def lease(self, who: SimProcess, event: LeaseWanted) -> None:
+    def lease(self, process: SimProcess, event: LeaseWanted) -> None:
         """Ask for data; a lying learner may ask many times."""
         life = event.life
-        if who.poison is Poison.LYING:
+        if process.poison is Poison.LYING:
             self.site.lied.add(life)
-            for _ in range(lies.floods(who.rng)):
-                self._call(who, lambda syncer: syncer.lease(event), lambda _: None, lambda: None)
+            for _ in range(lies.floods(process.rng)):
+                self._call(
+                    process, lambda syncer: syncer.lease(event), lambda _: None, lambda: None
+                )
         self._call(
-            who,
+            process,
             lambda syncer: syncer.lease(event),
-            lambda answer: who.heard(life, answer),
-            lambda: who.unheard(life),
+            lambda answer: process.heard(life, answer),
+            lambda: process.unheard(life),
         )
 
     def made(self, id_: ContributionId, made: ContributionTruth) -> None:

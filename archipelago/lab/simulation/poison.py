@@ -18,11 +18,11 @@ LOUDER = 1000.0
 
 
 def spoiled(
-    poison: Poison | None, said: HandIn, norm: float, rng: random.Random
+    poison: Poison | None, facts: HandIn, norm: float, rng: random.Random
 ) -> tuple[HandIn, Parcel]:
     """Return the facts and the payload of a hand-in with this norm, changed by the poison."""
     moments = None
-    if said.id.from_step % 3:  # some have none, as in a run that shares them at times
+    if facts.id.from_step % 3:  # some have none, as in a run that shares them at times
         moments = MOMENTS * rng.uniform(0.8, 1.25)
     match poison:
         case None | Poison.FLIPPED | Poison.ROTTEN:
@@ -33,27 +33,27 @@ def spoiled(
         case Poison.LOUD:
             norm *= LOUDER
         case Poison.LAYOUT:
-            said = replace(said, fingerprint="another")
+            facts = replace(facts, fingerprint="another")
         case Poison.FUTURE:
-            said = replace(said, base=Version(said.base.generation + 9, 0))
+            facts = replace(facts, base=Version(facts.base.generation + 9, 0))
         case Poison.COUNTERS:
-            said = rng.choice(_impossible(said))
+            facts = rng.choice(_impossible(facts))
         case Poison.LYING:
-            said = lies.hand_in(said, rng)
+            facts = lies.hand_in(facts, rng)
     sign = -1 if poison is Poison.FLIPPED else 1
-    return said, Parcel(said.tokens, norm, sign, poison is Poison.ROTTEN, moments)
+    return facts, Parcel(facts.tokens, norm, sign, poison is Poison.ROTTEN, moments)
 
 
-def _impossible(said: HandIn) -> tuple[HandIn, ...]:
+def _impossible(facts: HandIn) -> tuple[HandIn, ...]:
     """Return copies of a hand-in with impossible counters."""
-    id_, tokens = said.id, said.tokens
+    id_, tokens = facts.id, facts.tokens
     return (
-        replace(said, tokens=0),
-        replace(said, tokens=-tokens),
-        replace(said, tokens=said.progress.tokens + 1),
-        replace(said, id=id_._replace(from_step=-1), since_step=-1),
-        replace(said, since_step=-1),
-        replace(said, since_step=id_.to_step),
-        replace(said, id=id_._replace(from_step=id_.to_step)),
-        replace(said, id=id_._replace(to_step=id_.to_step + 1)),
+        replace(facts, tokens=0),
+        replace(facts, tokens=-tokens),
+        replace(facts, tokens=facts.progress.tokens + 1),
+        replace(facts, id=id_._replace(from_step=-1), since_step=-1),
+        replace(facts, since_step=-1),
+        replace(facts, since_step=id_.to_step),
+        replace(facts, id=id_._replace(from_step=id_.to_step)),
+        replace(facts, id=id_._replace(to_step=id_.to_step + 1)),
     )

@@ -39,31 +39,31 @@ AGAIN_S = 0.5
 class SimLink(LearnerLink, Protocol):
     """A process's link to the rest; either an answer comes later, or `unheard` is called."""
 
-    def join(self, who: SimProcess, event: Join) -> None:
+    def join(self, process: SimProcess, event: Join) -> None:
         """Ask for a life."""
         ...
 
-    def whole(self, who: SimProcess) -> None:
+    def whole(self, process: SimProcess) -> None:
         """Ask for all public fragments."""
         ...
 
-    def can_follow(self, known: tuple[Version, int], said: Publication) -> bool:
+    def can_follow(self, known: tuple[Version, int], publication: Publication) -> bool:
         """Return whether a learner that knows this can get what it missed before a publication."""
         ...
 
-    def report(self, who: SimProcess, event: Report, adopted: Sequence[Adopted]) -> None:
+    def report(self, process: SimProcess, event: Report, adopted: Sequence[Adopted]) -> None:
         """Send a report to the syncer."""
         ...
 
-    def lease(self, who: SimProcess, event: LeaseWanted) -> None:
+    def lease(self, process: SimProcess, event: LeaseWanted) -> None:
         """Ask the syncer for data."""
         ...
 
-    def ended(self, who: SimProcess, life: Life) -> None:
+    def ended(self, process: SimProcess, life: Life) -> None:
         """Say that a life is over."""
         ...
 
-    def left(self, who: SimProcess) -> None:
+    def left(self, process: SimProcess) -> None:
         """Say that the island was drained and has left."""
         ...
 
@@ -160,14 +160,14 @@ class SimProcess(LearnerProcess[SimLearner]):
         learner = self.learner_of(life)
         return None if learner is None else learner.hand_in(p, held)
 
-    def offer(self, life: Life, said: Publication, payload: SimDifference) -> None:
+    def offer(self, life: Life, publication: Publication, payload: SimDifference) -> None:
         """Give a publication to the learner, or try again later if it cannot be followed yet."""
         if (learner := self.learner_of(life)) is None:
             return
-        if self.link.can_follow(learner.known[said.fragment], said):
-            learner.offer(said, payload)
+        if self.link.can_follow(learner.known[publication.fragment], publication):
+            learner.offer(publication, payload)
         else:
-            self.loop.at(self.loop.now_s + AGAIN_S, self.offer, life, said, payload)
+            self.loop.at(self.loop.now_s + AGAIN_S, self.offer, life, publication, payload)
 
     # --- called by its learner --------------------------------------------------------------------
 

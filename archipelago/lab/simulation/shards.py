@@ -138,10 +138,10 @@ class SimShards:
         """Record the contributions of a version that the syncer ordered to be published."""
         self._merged.published(merged)
 
-    def made_public(self, said: Publication) -> None:
+    def made_public(self, publication: Publication) -> None:
         """Record that a version is public from here on."""
-        ((version, value),) = self._there(said.fragment).whole([said.fragment])
-        self.history[said.fragment, version] = value
+        ((version, value),) = self._there(publication.fragment).whole([publication.fragment])
+        self.history[publication.fragment, version] = value
 
     def whole(self) -> list[tuple[Version, int]]:
         """Return all public fragments; every shard must be alive."""
@@ -153,21 +153,23 @@ class SimShards:
         """Return the differences from one version to another, or the whole fragment."""
         return self._there(p).missed(p, older, newer)
 
-    def can_follow(self, known: tuple[Version, int], said: Publication) -> bool:
+    def can_follow(self, known: tuple[Version, int], publication: Publication) -> bool:
         """Return whether a process has what a learner that knows this version has missed."""
-        return said.previous == known[0] or self.of(said.fragment).process is not None
+        return publication.previous == known[0] or self.of(publication.fragment).process is not None
 
     def follow(
-        self, known: tuple[Version, int], said: Publication, payload: SimDifference
+        self, known: tuple[Version, int], publication: Publication, payload: SimDifference
     ) -> tuple[Version, int]:
         """Return the public fragment that a learner that knew it like this has after a publication.
 
         Errors: `Violation` if that is not the public value of its version, or if the shard is dead.
         """
-        (version, value), p = known, said.fragment
-        found = [] if said.previous == version else self.missed(p, version, said.previous)
+        (version, value), p = known, publication.fragment
+        found = (
+            [] if publication.previous == version else self.missed(p, version, publication.previous)
+        )
         if isinstance(found, list):
-            newest = said.version, value + sum(each.tokens for each in (*found, payload))
+            newest = publication.version, value + sum(each.tokens for each in (*found, payload))
         else:
             newest = found
         if (public := self.history[p, newest[0]]) != newest[1]:

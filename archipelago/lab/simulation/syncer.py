@@ -44,7 +44,7 @@ class SyncerSlot(Log):
         self.tape.append((now_s, event))
         self.states.append(self.site.syncer.state)
         if len(self.tape) > (limit := self.site.plan.most_events):
-            raise Violation("an end", f"{limit} events, and it still goes on")
+            raise Violation("an end", f"{limit} events, and the run has not ended")
 
     def flush(self) -> None:
         """Make the tape durable up to here."""
@@ -114,5 +114,5 @@ class JudgedMeasures(Measures):
     def failed(self, life: Life | None, failure: Failure) -> None:
         """Do nothing: no rule depends on how often an island has failed."""
 
-    def trouble(self, what: str, why: str | None) -> None:
+    def trouble(self, subject: str, why: str | None) -> None:
         """Do nothing: no rule depends on why the disk fails."""

@@ -81,7 +81,7 @@ class SimWorld:
                     self._run_to_the_end()
                     loop.run(loop.now_s + AFTERMATH_S, self._failed)
                 self._run_to_the_end()
-                self._nothing_is_left_over()
+                self._check_leftovers()
             finally:
                 if self.site.syncer is not None:
                     self.site.syncer.close()
@@ -119,9 +119,9 @@ class SimWorld:
         if syncer is not None and syncer.failure is not None:
             raise syncer.failure
         if self.seat.states[-1].phase is not Phase.FINISHED:
-            raise Violation("the run ends", self._how_it_stands())
+            raise Violation("the run ends", self._progress_text())
 
-    def _how_it_stands(self) -> str:
+    def _progress_text(self) -> str:
         state = self.seat.states[-1]
         members = [f"{m.life} is {m.status}: {m.why}" for m in state.members.values()]
         progress = f"{state.phase} at t = {state.t} of {self.plan.rule.steps}"
@@ -142,7 +142,7 @@ class SimWorld:
         else:
             self.site.syncer.stop("asked to")
 
-    def _nothing_is_left_over(self) -> None:
+    def _check_leftovers(self) -> None:
         """Check that the shards hold only what the rules know, and that the ledger is true."""
         state, shards = self.seat.states[-1], self.site.shards
         held = {c.reference for fragment in state.fragments for c in fragment.inbox}

@@ -80,7 +80,7 @@ def rows_of(
     for values in product(*common.values(), *own.values()):
         point = dict(zip((*common, *own), values, strict=True))
         options = {**point, **given}
-        fixed = _fixed_by(str(options.get("run.mode", _said(base, "run.mode"))))
+        fixed = _fixed_by(str(options.get("run.mode", _base_value(base, "run.mode"))))
         own_paths = {*given, *own}
         point = {p: v for p, v in point.items() if p in own_paths or not _is_fixed(p, fixed)}
         tables = copy.deepcopy(dict(base))
@@ -105,7 +105,7 @@ def rows_of(
             yield row, dict.fromkeys(problems)
 
 
-def _said(base: Mapping[str, Any], path: str) -> object:
+def _base_value(base: Mapping[str, Any], path: str) -> object:
     table, _, key = path.partition(".")
     return base.get(table, {}).get(key) if isinstance(base.get(table, {}), Mapping) else None
 

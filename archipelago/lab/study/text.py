@@ -24,7 +24,7 @@ def table(result: Result) -> str:
     rows += [_told(line, compared=compared) for line in result.lines]
     notes = [f"mean over seeds, {METHOD}; pairs by seed" + "; * the best of its arm"]
     if any(line.best and not line.enclosed and len(line.row.point) > 0 for line in result.lines):
-        notes.append("^ the best of its arm lies at the end of an axis: widen it")
+        notes.append("^ the best point of this arm is at the end of an axis: widen the axis")
     notes += [
         f"{line.row.label}, seed {seed}: {reason}"
         for line in result.lines

@@ -164,21 +164,21 @@ class VirtualLearner:
         self.happens(Asked(p, held))
         return waiter
 
-    def offer(self, said: Publication, payload: Sent) -> None:
+    def offer(self, publication: Publication, payload: Sent) -> None:
         """Follow the public chain to this version, which is adopted at the next step boundary."""
-        self._uplink.settle_merged(said)
-        self.happens(Settled(said.merged))
-        if (found := self._downlink.follow(said, payload)) is None:
+        self._uplink.settle_merged(publication)
+        self.happens(Settled(publication.merged))
+        if (found := self._downlink.follow(publication, payload)) is None:
             return
         version, flat = found
-        mean = self._downlink.take_mean(said.fragment, version)
-        self._offers[said.fragment, version] = flat, mean
-        self.happens(Offered(said.fragment, version))
+        mean = self._downlink.take_mean(publication.fragment, version)
+        self._offers[publication.fragment, version] = flat, mean
+        self.happens(Offered(publication.fragment, version))
 
-    def refused(self, said: ContributionId) -> None:
+    def refused(self, contribution: ContributionId) -> None:
         """Take back the residual of a contribution that was discarded."""
-        self._uplink.settle(said, merged=False)
-        self.happens(Settled((said,)))
+        self._uplink.settle(contribution, merged=False)
+        self.happens(Settled((contribution,)))
 
     # --- instructions -----------------------------------------------------------------------------
 

@@ -104,16 +104,16 @@ class VirtualNetwork:
             if life.island == place.island:
                 self.loop.at(known_s, settle, watcher, "its process ended")
 
-    def ended(self, who: VirtualProcess, life: Life) -> None:
+    def ended(self, process: VirtualProcess, life: Life) -> None:
         """Tell the watchers of a life that it is over."""
         for other, watcher in self.watched.items():
             if other.island == life.island and other.incarnation <= life.incarnation:
                 known_s = self.loop.now_s + self.timing.latency_s
                 self.loop.at(known_s, settle, watcher, "its learner has ended this life")
 
-    def left(self, who: VirtualProcess) -> None:
+    def left(self, process: VirtualProcess) -> None:
         """Retire a drained island: it does not come back."""
-        self.places[who.island].retired = True
+        self.places[process.island].retired = True
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -158,21 +158,21 @@ class VirtualNetwork:
 
     # --- messages of a process --------------------------------------------------------------------
 
-    def join(self, who: VirtualProcess, event: Join) -> None:
+    def join(self, process: VirtualProcess, event: Join) -> None:
         """Send a join, and try again if no answer comes."""
 
         def again() -> None:
-            if not who.let_go:
-                who.begin()
+            if not process.let_go:
+                process.begin()
 
-        self._call(who, lambda: self.syncer.join(event), who.granted, again)
+        self._call(process, lambda: self.syncer.join(event), process.granted, again)
 
-    def whole(self, who: VirtualProcess) -> None:
+    def whole(self, process: VirtualProcess) -> None:
         """Fetch all public fragments, as they are when they arrive."""
         size_bytes = sum(map(Wire.F32.bytes_of, self._layout.sizes))
-        takes_s = self.places[who.island].down.takes_s(self.loop.now_s, size_bytes)
+        takes_s = self.places[process.island].down.takes_s(self.loop.now_s, size_bytes)
         ready_s = self.loop.now_s + takes_s + self.timing.latency_s
-        self.loop.at(ready_s, who.reached, self._give, who)
+        self.loop.at(ready_s, process.reached, self._give, process)
 
     def _give(self, process: VirtualProcess) -> None:
         process.start(self.shard.whole([Fragment(p) for p in range(len(self._layout.fragments))]))
@@ -202,23 +202,23 @@ class VirtualNetwork:
         return Renumbered(stream, self._reading[island])
 
     def report(
-        self, who: VirtualProcess, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
+        self, process: VirtualProcess, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
     ) -> None:
         """Send a report to the syncer."""
         life = event.life
         self._call(
-            who,
+            process,
             lambda: self.syncer.report(event, vitals, adopted),
-            lambda answer: who.heard(life, answer),
-            lambda: who.unheard(life),
+            lambda answer: process.heard(life, answer),
+            lambda: process.unheard(life),
         )
 
-    def lease(self, who: VirtualProcess, event: LeaseWanted) -> None:
+    def lease(self, process: VirtualProcess, event: LeaseWanted) -> None:
         """Ask the syncer for data."""
         life = event.life
         self._call(
-            who,
+            process,
             lambda: self.syncer.lease(event),
-            lambda answer: who.heard(life, answer),
-            lambda: who.unheard(life),
+            lambda answer: process.heard(life, answer),
+            lambda: process.unheard(life),
         )

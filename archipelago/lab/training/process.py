@@ -54,11 +54,11 @@ from islands.task import StreamLike
 class Way(Protocol):
     """A process's link to the rest; either an answer comes later, or `unheard` is called."""
 
-    def join(self, who: VirtualProcess, event: Join) -> None:
+    def join(self, process: VirtualProcess, event: Join) -> None:
         """Ask for a life."""
         ...
 
-    def whole(self, who: VirtualProcess) -> None:
+    def whole(self, process: VirtualProcess) -> None:
         """Ask for all public fragments."""
         ...
 
@@ -79,20 +79,20 @@ class Way(Protocol):
         ...
 
     def report(
-        self, who: VirtualProcess, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
+        self, process: VirtualProcess, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
     ) -> None:
         """Send a report to the syncer."""
         ...
 
-    def lease(self, who: VirtualProcess, event: LeaseWanted) -> None:
+    def lease(self, process: VirtualProcess, event: LeaseWanted) -> None:
         """Ask the syncer for data."""
         ...
 
-    def ended(self, who: VirtualProcess, life: Life) -> None:
+    def ended(self, process: VirtualProcess, life: Life) -> None:
         """Say that a life is over."""
         ...
 
-    def left(self, who: VirtualProcess) -> None:
+    def left(self, process: VirtualProcess) -> None:
         """Say that the island was drained and has left."""
         ...
 
@@ -209,15 +209,15 @@ class VirtualProcess(LearnerProcess[VirtualLearner]):
         learner = self.learner_of(life)
         return None if learner is None else learner.hand_in(p, known)
 
-    def offer(self, life: Life, said: Publication, payload: Sent) -> None:
+    def offer(self, life: Life, publication: Publication, payload: Sent) -> None:
         """Give a publication to the learner of this life."""
         if (learner := self.learner_of(life)) is not None:
-            learner.offer(said, payload)
+            learner.offer(publication, payload)
 
-    def refused(self, said: ContributionId) -> None:
+    def refused(self, contribution: ContributionId) -> None:
         """Tell the learner that its contribution was discarded."""
-        if (learner := self.learner_of(said.life)) is not None:
-            learner.refused(said)
+        if (learner := self.learner_of(contribution.life)) is not None:
+            learner.refused(contribution)
 
     # --- called by its learner --------------------------------------------------------------------
 

@@ -94,13 +94,13 @@ class HostActor:
         os._exit(1)
 
     @ray.method(concurrency_group="asking")
-    def part(self, said: ContributionId, known: Known) -> Part | str | None:
+    def part(self, contribution: ContributionId, known: Known) -> Part | str | None:
         """Return this host's part of a contribution; any exception ends the island."""
         try:
             follower = self._follower
-            return None if follower is None else follower.part(said, known)
+            return None if follower is None else follower.part(contribution, known)
         except BaseException:
-            log.exception("what was trained could not be handed in")
+            log.exception("this host's part of the contribution could not be handed in")
             self._end("see above")
 
     @ray.method(concurrency_group="asking")

@@ -106,10 +106,10 @@ class IslandActor(BreakableIsland):
         return self._calls.offer(life, publication, boxed)
 
     @its_own("control", Reason.WORDS)
-    def refused(self, said: ContributionId) -> None:
+    def refused(self, contribution: ContributionId) -> None:
         """Tell the learner that a contribution was discarded; it gets its residual back."""
         if (learner := self._learner) is not None:
-            learner.refused(said)
+            learner.refused(contribution)
 
     @its_own("control", Reason.WORDS)
     def cease(self, over: Void) -> None:

@@ -121,7 +121,7 @@ class FragmentReader:
         answer = self._ask_once(self._holder[p], "missed", *arguments)
         if answer is None:
             came()  # the shard has answered
-            raise Unreachable(f"the {self._holder[p]} has not what leads to {newer} of f{p} yet")
+            raise Unreachable(f"the {self._holder[p]} has no difference to {newer} of f{p} yet")
         if isinstance(answer, Shared):
             return answer.version, _sewn(self._fetching.pull(lots_of(answer), came))
         return self._opened(answer, came)

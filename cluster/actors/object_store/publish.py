@@ -199,14 +199,14 @@ class FragmentPublisher:
     async def encoded(
         self,
         p: Fragment,
-        what: Hashable,
+        key: Hashable,
         made: Callable[[], Sequence[Sent]],
         bytes_s: float,
         inline_bytes: int,
     ) -> Sequence[Boxed]:
         """Return encoded differences, or where they are if they exceed `inline_bytes` together.
 
-        `made`: makes them, on another thread, once for all requests for `what`.
+        `made`: makes them, on another thread, once for all requests for `key`.
 
         Errors: as `fragment`.
         """
@@ -218,7 +218,7 @@ class FragmentPublisher:
                 return payloads
             return [_put_encoded(each, slowest) for each in payloads]
 
-        return await self._once(p, ("encoded", what), box)
+        return await self._once(p, ("encoded", key), box)
 
     async def _once(self, p: Fragment, key: Hashable, put: Callable[[float], T]) -> T:
         """Return the objects for `key`, put once for all concurrent and later requests."""

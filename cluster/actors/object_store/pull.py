@@ -57,16 +57,16 @@ class Fetching:
         cable: Cable,
         now_s: Callable[[], float] = time.monotonic,
         get: Callable[[ray.ObjectRef], Any] | None = None,
-        there: Callable[[ray.ObjectRef], bool] | None = None,
+        arrived: Callable[[ray.ObjectRef], bool] | None = None,
     ) -> None:
         """Pull over a cable.
 
-        `get`: pulls an object; None: `ray.get`. `there`: waits briefly for an object, and returns
+        `get`: pulls an object; None: `ray.get`. `arrived`: waits briefly for an object, and returns
         whether it has arrived; None: Ray's, unless `get` is given.
         """
         self._cable, self._now_s = cable, now_s
         self._get: Callable[[ray.ObjectRef], Any] = get or ray.get
-        self._is_there = there or (_is_there if get is None else None)
+        self._is_there = arrived or (_is_there if get is None else None)
         self._threads = ThreadPoolExecutor(PULLS, "pull")
         self._rates = deque[float](maxlen=RECENT)
 

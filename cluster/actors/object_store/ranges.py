@@ -28,9 +28,9 @@ class Ranges:
         self._links, self._moments = links, moments
         self._came: dict[Fragment, tuple[Version, Payload | None]] = {}
 
-    def published(self, said: Publication, sent: Sent) -> None:
+    def published(self, publication: Publication, sent: Sent) -> None:
         """Remember the mean of first moments of a published version, until there is a newer one."""
-        self._came[said.fragment] = said.version, split(sent)[1]
+        self._came[publication.fragment] = publication.version, split(sent)[1]
 
     def links(
         self, p: Fragment, older: Version, newer: Version, own: Range | None, size: int

@@ -46,12 +46,12 @@ class RingActor(Conductor):
 
         A recent one may be older than `FRESH_S` if the island does not answer.
         """
-        seen = await self._look_at_it(await self._open())
+        seen = await self._visible_state(await self._open())
         leaves = [np.asarray(leaf) for leaf in seen.params]
         version = Version(0, seen.held.step)
         return [(version, take(self._layout, p, leaves)) for p in fragments]
 
-    async def _look_at_it(self, shell: RingShell) -> RingState:
+    async def _visible_state(self, shell: RingShell) -> RingState:
         """Return a state to look at, without moments if it is fetched from an island."""
         if shell.ring.stage is RingStage.OVER:
             return shell.snapshot
@@ -80,7 +80,7 @@ class RingActor(Conductor):
         """
         shell = await self._open()
         if (error := shell.failure) is not None:
-            raise RunFailed(f"the conductor cannot go on: {words_of(error)}") from error
+            raise RunFailed(f"the conductor has failed: {words_of(error)}") from error
         for kind, late_s in shell.records.late():
             if late_s > LATE_S:
                 why = f"the depot has not answered for {late_s:.0f} s"

@@ -24,7 +24,7 @@ from cluster.allreduce.ring_messages import START, RingDecision, TrainingPositio
 from cluster.allreduce.saved_state import RingComeback, RingState, read_back, save_state
 from cluster.allreduce.shell import RingShell
 from cluster.allreduce.store import DepotStore
-from cluster.config.admission import stranger
+from cluster.config.admission import reason_to_refuse
 from cluster.config.schema import Config
 from cluster.config.values import Mode
 from cluster.failures import Failure, Reason, raised
@@ -159,7 +159,7 @@ class Conductor(Breakable):
         `source` and `code`: the digests of our source and of the user's code that it runs.
         """
         shell = await self._open()
-        why = stranger(self._config, event) or source_differs(source, "the conductor's")
+        why = reason_to_refuse(self._config, event) or source_differs(source, "the conductor's")
         target = self._config.task.target
         if (why := why or code_changed("task.target", target, self._code, code)) is not None:
             logging.warning("refused: %s", why)

@@ -104,7 +104,7 @@ class RayRingPorts(RingPorts):
             actor = await self._actors.find(island_actor(self.seat(life.island)))
             await getattr(actor, method).remote(*arguments)
         except RayError as error:  # the watch of the island reports its end
-            logging.info("%s does not hear %r: %s", life, method, type(error).__name__)
+            logging.info("%s did not receive %r: %s", life, method, type(error).__name__)
 
     async def state_of(self, life: Life) -> RingState | StateUnavailable:
         """Return an island's whole training state, or why it is unavailable."""

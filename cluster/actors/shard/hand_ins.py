@@ -53,7 +53,7 @@ class HandIns:
         if contribution is None:
             return None
         if (why := flaw(contribution, life, fragment)) is not None:
-            logging.error("what %s handed in is of no use: %s", life, why)
+            logging.error("the contribution of %s is invalid: %s", life, why)
             return Failure(Reason.SENT, why)
         received = await self._process.compute(self._process.shard.receive, *contribution)
         self._fates.arrived(received.id)

@@ -105,7 +105,7 @@ class ShardProcess:
         self._seeded, pace = layout, self.storing.pace
         pace.sizes = {**pace.sizes, p: layout.sizes[p]}
         await self._alone(lambda: self.shard.seed({p: first_of(self._config, flat)}))
-        return [*pace.sizes], pace.said()
+        return [*pace.sizes], pace.cost_text()
 
     async def recover(
         self, wanted: Mapping[Fragment, Version], generation: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from cluster.actors.restart import code_changed, source_differs
-from cluster.config.admission import stranger
+from cluster.config.admission import reason_to_refuse
 from cluster.config.schema import Config
 from cluster.syncer.measures import Measures
 from coordinator.protocol import Join, Refused
@@ -24,7 +24,7 @@ class Admission:
         `source` and `code`: the digests of our source and of the user's code that it runs. A
         refusal is counted in the measures, unless the run has no island of this name.
         """
-        if (why := stranger(self._config, event)) is not None:
+        if (why := reason_to_refuse(self._config, event)) is not None:
             logging.warning("refused: %s", why)
             return Refused(event.island, why)
         target = self._config.task.target

@@ -95,7 +95,7 @@ class SyncerProcess:
         recovered, resume = (None, None) if comeback is None else comeback
         if recovered is not None:
             logging.warning(
-                "back as generation %d at event %d, %d heard again%s",
+                "back as generation %d at event %d, %d events replayed%s",
                 recovered.generation,
                 recovered.seq,
                 recovered.heard,
@@ -119,7 +119,7 @@ class SyncerProcess:
             now_s=clock,
             tape=tape,
             measures=measures,
-            failed=_start_over_if_it_helps,
+            failed=_start_over_if_useful,
             noted=notes.failed,
         )
         if resume is not None:
@@ -137,7 +137,7 @@ class SyncerProcess:
         self.heard = seq
 
 
-def _start_over_if_it_helps(error: BaseException) -> None:
+def _start_over_if_useful(error: BaseException) -> None:
     """Exit, to restart as a new generation, if a shard is unreachable or a newer syncer fenced us.
 
     Any other failure is permanent: do nothing.

@@ -180,7 +180,9 @@ class RayPorts(Ports):
             island = await self._actors.find(island_actor(self._seat(life)))
             return await getattr(island, method).remote(*arguments)
         except RayError as error:
-            logging.warning("%s did not hear %r: %s", life, method, failure_of(Reason.WORDS, error))
+            logging.warning(
+                "%s did not receive %r: %s", life, method, failure_of(Reason.WORDS, error)
+            )
             return None
 
     async def break_down(self, life: Life, why: str) -> None:

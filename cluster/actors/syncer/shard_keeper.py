@@ -63,7 +63,7 @@ class ShardKeeper:
         while True:
             await self._ports.shard_dies(name)
             if not shards_come_back_alone(self._config):
-                start_over(f"{name} has died, and with it what learners cannot go on without")
+                start_over(f"{name} has died, and with it data that all learners need")
             logging.warning("%s has died, and its fragments %s with it", name, [*own])
             wanted = syncer.shard_lost(own)
             try:
