@@ -334,7 +334,7 @@ def test_text_and_json_agree() -> None:
     (line,) = (each for each in text.splitlines() if "sync.every = 8" in each and "64" in each)
     assert "ours: data.window = 64, sync.every = 8 *^" in line
     assert "+10.00 %" in line
-    assert "widen it" in text
+    assert "widen the axis" in text
     assert "2 cells are missing" in text
     assert curves(told).splitlines()[0].split() == ["held-out", "loss", "at", "step", "10", "20"]
 
