@@ -56,6 +56,11 @@ GOALS: Mapping[str, Mapping[str, Goal]] = {
         "uptime": Goal(at_least=1.0),
         "lost_merges": Goal(at_most=0),
     },
+    "wan": {
+        "speedup": Goal(at_least=20.0),
+        "mean_participants": Goal(at_least=3.8),
+        "transfer_fraction": Goal(at_least=0.7),
+    },
     "calibrate": {"goodput_off": Goal(at_most=2.0), "merges_off": Goal(at_most=5.0)},
 }
 """The goals by benchmark and figure."""

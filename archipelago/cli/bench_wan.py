@@ -1,0 +1,48 @@
+"""The command `archipelago bench wan`: training over thin links with latency."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from archipelago.cli.bench_output import tell
+from archipelago.cli.options import Json
+
+
+def wan(
+    full: Annotated[bool, typer.Option("--full", help="Also other links; an hour.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A small model; four minutes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure merged tokens per second over four regions with thin, long links; needs root.
+
+    The point stands for 12 billion parameters, 2 Gbit/s and steps of 5 s: a link of 0.2 Gbit/s and
+    80 ms, 48 million parameters, steps of 0.2 s. A step is idle time.
+
+    Example: archipelago bench wan --json
+    """
+    from archipelago.lab.bench import wan as bench_wan
+
+    console = Console(file=sys.stderr if as_json else sys.stdout)
+    main = bench_wan.MAIN
+    if quick:
+        figures = bench_wan.wan(
+            [bench_wan.QUICK],
+            methods=["data-parallel", "decoupled"],
+            choices=bench_wan.QUICK_CHOICES,
+            periods=5,
+            say=console.print,
+        )
+    else:
+        points = [replace(main, rtt_ms=0.0), main]
+        if full:
+            rest = [replace(main, rtt_ms=rtt_ms) for rtt_ms in (30.0, 150.0)]
+            rest += [replace(main, gbit=gbit) for gbit in (0.1, 0.4)]
+            points = [*rest, *points]
+        methods = ["data-parallel", "diloco", "streaming", "decoupled"]
+        figures = bench_wan.wan(points, methods=methods, say=console.print)
+    tell("wan", figures, console, as_json=as_json)

@@ -1,0 +1,276 @@
+"""The benchmark `archipelago bench wan`: merged tokens per second over thin, long links.
+
+Regions are network namespaces with real links (`archipelago.lab.wan`). Decoupled training is a real
+syncer with real shards and paced stand-ins; data-parallel training, DiLoCo and streaming are a ring
+over plain TCP (`wan_ring`), each with the best of several numbers of streams and buckets. A step is
+idle time on both sides, so the machine's cores do not decide. Data-parallel training overlaps its
+all-reduce with the whole step, which no real one can.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from archipelago.lab.bench.wan_decoupled import ANSWER, DecoupledPlan
+from archipelago.lab.bench.wan_ring import RingPlan
+from archipelago.lab.wan import ceiling, kernel, nodes, rig
+from archipelago.lab.wan.network import Network
+from cluster.storage.files import json_text
+from coordinator.errors import RunFailed
+
+NAME, PREFIX = "bwan", "10.91"
+REGIONS = ("r0", "r1", "r2", "r3")
+STORE_MB = 1500
+BF16_BYTES = 2
+CHOICES = ((1, 1), (4, 1), (8, 1), (8, 4))
+"""Streams, and buckets of each, from which every ring chooses the fastest."""
+QUICK_CHOICES = ((4, 1),)
+PERIODS, WARM_PERIODS = 10, 3
+"""Periods of H steps that are measured, and those before them."""
+TCP_REPEATS = 3
+"""Measurements of plain TCP, beside the objects through Ray."""
+RING_S = 600.0
+"""Timeout of one run of a ring."""
+STREAMING_OVERLAP = 5
+"""Steps for which streaming may overlap an all-reduce with training (arXiv:2501.18512)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WanPoint:
+    """Links, a model and a step at which methods are compared."""
+
+    gbit: float
+    rtt_ms: float
+    parameters: int
+    step_s: float
+    every: int = 24
+    """H, and the number of fragments of decoupled training."""
+    wire: str = "int4"
+
+    @property
+    def scaled(self) -> float:
+        """Seconds of a step in which the link carries a bit of each parameter, times 24.
+
+        It is 28.8 for 12 billion parameters, 2 Gbit/s and steps of 5 s.
+        """
+        return self.parameters * 24 / (self.gbit * 1e9 * self.step_s)
+
+
+MAIN = WanPoint(0.2, 80.0, 48_000_000, 0.2)
+QUICK = WanPoint(0.2, 80.0, 16_000_000, 0.2 / 3)
+
+
+def wan(
+    points: Sequence[WanPoint],
+    *,
+    methods: Sequence[str],
+    choices: Sequence[tuple[int, int]] = CHOICES,
+    periods: int = PERIODS,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Measure methods at points; the last point decides `speedup`.
+
+    Errors: `UserMistake` without root or network tools; `RunFailed`.
+    """
+    rows = list[dict[str, Any]]()
+    figures: dict[str, Any] = {"scaled_point": points[-1].scaled, "rows": rows}
+    for point in points:
+        network = Network.planned(NAME, PREFIX, REGIONS, point.gbit, point.rtt_ms)
+        needs_ray = "decoupled" in methods
+        size = nodes.NodeSize(cpus=2.0, store_mb=STORE_MB) if needs_ray else None
+        rig.up(network, say, size=size)
+        try:
+            if needs_ray and point == points[-1]:
+                figures |= _transfer(network, say)
+            for method in methods:
+                row = _row(network, point, method, choices, periods)
+                say(_line(row))
+                rows.append(row)
+        finally:
+            rig.down(network.name)
+    last = {row["method"]: row for row in rows[-len(methods) :]}
+    if {"decoupled", "data-parallel"} <= last.keys():
+        decoupled, parallel = last["decoupled"], last["data-parallel"]
+        figures["speedup"] = decoupled["tokens_per_s"] / parallel["tokens_per_s"]
+        figures["speedup_over_bytes"] = decoupled["tokens_per_s"] / parallel["bytes_tokens_per_s"]
+        figures["mean_participants"] = decoupled["mean_participants"]
+    return figures
+
+
+def _row(
+    network: Network,
+    point: WanPoint,
+    method: str,
+    choices: Sequence[tuple[int, int]],
+    periods: int,
+) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "method": method, "gbit_s": point.gbit, "rtt_ms": point.rtt_ms,
+        "parameters": point.parameters, "step_s": point.step_s,
+    }  # fmt: skip
+    before = kernel.counters(network)
+    if method == "decoupled":
+        row |= _decoupled(network, point, periods)
+    else:
+        row |= _best_ring(network, point, method, choices)
+    after = kernel.counters(network)
+    first = network.regions[0].name
+    ways = ("sent_bytes", "received_bytes")
+    return row | {f"hub_{way}": after[first][way] - before[first][way] for way in ways}
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return (
+        f"{row['method']}, {row['gbit_s']:g} Gbit/s, {row['rtt_ms']:g} ms: "
+        f"{row['tokens_per_s']:.0f} tokens/s, computing {row['compute_utilisation']:.1%}"
+    )
+
+
+def _decoupled(network: Network, point: WanPoint, periods: int) -> dict[str, Any]:
+    """Run the decoupled side in the first region, and return its figures."""
+    period_s = point.every * point.step_s
+    plan = DecoupledPlan(
+        address=f"{network.address(0)}:{nodes.PORT}",
+        regions=REGIONS,
+        parameters=point.parameters,
+        every=point.every,
+        wire=point.wire,
+        step_s=point.step_s,
+        warm_s=WARM_PERIODS * period_s,
+        for_s=periods * period_s,
+    )
+    module = "archipelago.lab.bench.wan_decoupled"
+    return _driver(network, module, json_text(asdict(plan)), within_s=plan.warm_s + plan.for_s)
+
+
+def _driver(network: Network, module: str, *arguments: str, within_s: float) -> dict[str, Any]:
+    """Run a driver of the Ray cluster in the first region, and return the figures it prints.
+
+    Errors: `RunFailed`.
+    """
+    with tempfile.TemporaryFile("w+") as errors:
+        done = subprocess.run(
+            _python(network, 0, module, *arguments),
+            env=nodes.environment(network),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            timeout=RING_S + within_s,
+            check=False,
+        )
+        errors.seek(0)
+        lines = [line for line in done.stdout.splitlines() if line.startswith(ANSWER)]
+        if not lines:
+            raise RunFailed(f"{module} failed: {errors.read()[-2000:]}")
+    figures: dict[str, Any] = json.loads(lines[0].removeprefix(ANSWER))
+    return figures
+
+
+def _transfer(network: Network, say: Callable[[str], None]) -> dict[str, float]:
+    """Return the rate of objects through Ray, as a share of plain TCP's over the same link."""
+    module, address = "archipelago.lab.bench.wan_transfer", f"{network.address(0)}:{nodes.PORT}"
+    tcp = statistics.median(ceiling.measure(network) for _ in range(TCP_REPEATS))
+    rates = _driver(network, module, address, network.regions[1].name, within_s=0.0)["gbit_s"]
+    fractions = [rate / tcp for rate in rates]
+    say(f"objects of 100 MiB: {fractions} of the {tcp:.3f} Gbit/s of plain TCP")
+    return {
+        "transfer_fraction": statistics.median(fractions),
+        "transfer_fraction_low": min(fractions),
+        "transfer_fraction_high": max(fractions),
+    }
+
+
+def plan_of(method: str, point: WanPoint, streams: int, buckets: int) -> RingPlan:
+    """Return the plan of a ring for data-parallel training, DiLoCo or streaming.
+
+    Streaming sends fours: half a byte for each parameter of one fragment.
+    """
+    model = BF16_BYTES * point.parameters
+    plan = RingPlan((), model, 1, 0, point.step_s, streams, buckets, warm=1, measured=2)
+    match method:
+        case "data-parallel":
+            return plan
+        case "diloco":
+            return replace(plan, every=point.every, overlap=-1, warm=0, measured=1)
+        case "streaming":
+            nbytes = point.parameters // 2 // point.every
+            overlap = STREAMING_OVERLAP
+            return replace(plan, nbytes=nbytes, overlap=overlap, warm=10, measured=2 * point.every)
+        case _:
+            raise ValueError(method)
+
+
+def _best_ring(
+    network: Network, point: WanPoint, method: str, choices: Sequence[tuple[int, int]]
+) -> dict[str, Any]:
+    """Run a ring with each choice, and return the figures of the fastest."""
+    found = [_ring(network, plan_of(method, point, *choice)) for choice in choices]
+    seconds, choice = min(
+        (each["seconds"] / each["steps"], choice)
+        for each, choice in zip(found, choices, strict=True)
+    )
+    plan = plan_of(method, point, *choice)
+    size = len(REGIONS)
+    tokens = size * _tokens()
+    bytes_step = 2 * (size - 1) / size * plan.nbytes / plan.every
+    bytes_s = max(point.step_s, bytes_step * 8 / (point.gbit * 1e9)) if point.gbit else point.step_s
+    if plan.overlap < 0 and point.gbit:
+        bytes_s = point.step_s + bytes_step * 8 / (point.gbit * 1e9)
+    return {
+        "tokens_per_s": tokens / seconds,
+        "trained_tokens_per_s": tokens / seconds,
+        "bytes_tokens_per_s": tokens / bytes_s,
+        "compute_utilisation": point.step_s / seconds,
+        "link_fraction": bytes_s / seconds,
+        "streams": choice[0],
+        "buckets": choice[1],
+        "bytes_per_token": bytes_step / _tokens(),
+    }
+
+
+def _tokens() -> int:
+    """Return the tokens of one step of one island; the same for all methods."""
+    from archipelago.lab.bench.wan_decoupled import config_of
+
+    config = config_of(DecoupledPlan("", REGIONS, 1024, 1, "int4", 1.0, 0.0, 0.0))
+    return config.islands[0].batch_size * config.data.window
+
+
+def _ring(network: Network, plan: RingPlan) -> dict[str, Any]:
+    """Run one member of a ring in each region, and return the first one's figures."""
+    addresses = [network.address(region.number) for region in network.regions]
+    fields = asdict(replace(plan, addresses=tuple(addresses)))
+    module = "archipelago.lab.bench.wan_ring"
+    started = [
+        subprocess.Popen(
+            _python(network, rank, module, json_text(fields | {"rank": rank})),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(len(addresses))
+    ]
+    try:
+        outputs = [each.communicate(timeout=RING_S)[0] for each in started]
+    finally:
+        for each in started:
+            each.kill()
+            each.communicate()
+    if any(each.returncode for each in started):
+        raise RunFailed(f"a member of the ring failed: {outputs[0][-2000:]}")
+    time.sleep(0.5)  # its connections are gone
+    figures: dict[str, Any] = json.loads(outputs[0].splitlines()[-1])
+    return figures
+
+
+def _python(network: Network, number: int, module: str, *arguments: str) -> list[str]:
+    namespace = network.namespace(network.regions[number])
+    return kernel.inside(namespace, sys.executable, "-m", module, *arguments)

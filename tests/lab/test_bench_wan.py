@@ -1,0 +1,74 @@
+"""The ring of `bench wan`, between loopback addresses, and the plans of its methods."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from archipelago.lab.bench.wan import MAIN, QUICK, plan_of
+from archipelago.lab.bench.wan_decoupled import DecoupledPlan, config_of
+from archipelago.lab.bench.wan_decoupled import plan_from as decoupled_from
+from archipelago.lab.bench.wan_ring import RingPlan, TcpRing, plan_from, train
+from cluster.storage.files import json_text
+
+
+def addresses() -> tuple[str, ...]:
+    """Return three loopback addresses that no other test uses: the ports of a ring are fixed."""
+    dice = random.SystemRandom()
+    network = f"127.{dice.randrange(1, 255)}.{dice.randrange(255)}"
+    return tuple(f"{network}.{host}" for host in (1, 2, 3))
+
+
+@pytest.mark.parametrize(("streams", "buckets"), [(1, 1), (3, 2)])
+def test_ring_sums_the_buffers_of_all_members(streams: int, buckets: int) -> None:
+    plan = RingPlan(addresses(), 0, 1, 0, 0.0, streams, buckets, 0, 1)
+    rng = np.random.default_rng()
+    buffers = [rng.integers(0, 1000, 10_007, dtype=np.uint16) for _ in plan.addresses]
+    total = buffers[0] + buffers[1] + buffers[2]
+
+    def member(rank: int) -> None:
+        ring = TcpRing(plan, rank)
+        ring.reduce(buffers[rank])
+        ring.close()
+
+    with ThreadPoolExecutor(3) as pool:
+        [done.result() for done in [pool.submit(member, rank) for rank in range(3)]]
+    for buffer in buffers:
+        np.testing.assert_array_equal(buffer, total)
+
+
+@pytest.mark.parametrize("overlap", [-1, 0, 2])
+def test_training_steps_and_reduces_as_planned(overlap: int) -> None:
+    plan = RingPlan(addresses(), 3000, 2, overlap, 0.001, 2, 1, warm=1, measured=5)
+    with ThreadPoolExecutor(3) as pool:
+        members = [pool.submit(train, plan, rank) for rank in range(3)]
+        figures = members[0].result()
+    assert figures["steps"] == 10
+    assert len(figures["reduce_s"]) >= 4, "one may be in flight when measuring begins"
+    assert figures["seconds"] >= 10 * 0.001
+
+
+def test_plans_survive_their_text() -> None:
+    plan = replace(plan_of("streaming", MAIN, 4, 1), addresses=addresses())
+    assert plan_from(json_text(asdict(plan) | {"rank": 2})) == (plan, 2)
+    decoupled = DecoupledPlan("here", ("a", "b"), 4096, 8, "int4", 0.2, 1.0, 2.0)
+    assert decoupled_from(json_text(asdict(decoupled))) == decoupled
+    assert config_of(decoupled).sync.wire_up == "int4"
+
+
+def test_points_stand_for_twelve_billion_parameters_at_2_gbit_and_5_s() -> None:
+    real = 12e9 * 24 / (2e9 * 5.0)
+    assert [MAIN.scaled, QUICK.scaled] == pytest.approx([real, real])
+
+
+def test_each_method_sends_the_bytes_that_it_should() -> None:
+    parallel, diloco, streaming = (
+        plan_of(method, MAIN, 1, 1) for method in ("data-parallel", "diloco", "streaming")
+    )
+    assert parallel.nbytes / parallel.every == 2 * MAIN.parameters, "bf16, each step"
+    assert diloco.nbytes / diloco.every == 2 * MAIN.parameters / 24
+    assert streaming.nbytes / streaming.every == MAIN.parameters / 2 / 24, "four bits"
