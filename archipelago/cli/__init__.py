@@ -21,6 +21,7 @@ the result; it decides nothing. A command imports Ray and JAX only when it needs
     bench_costs      bench merge, scale, overhead, large, accelerator
     bench_wan        bench wan
     bench_output     the figures of a bench, as JSON or as tables
+    doctor           doctor
     wan              the group of commands `wan`
     options          the application, and the options of several commands
     display          the display of a live run

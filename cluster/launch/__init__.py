@@ -14,6 +14,8 @@ that is stopped, and nothing else is.
     client         calls to a run from another terminal: stop, scale, drain, save
     status_stream  the status of a run, repeated until the run ends
     remote_status  the status of a run on this machine, through its HTTP port
+    links          measurements of the links between nodes
+    link_findings  the settings that limit those links
     wan_settings   settings of the kernel and of Ray for nodes joined by a long link
     chaos          faults injected from another terminal, by a plan or at random
 """

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from coordinator.protocol import Island
 
 
-"""A function that makes a call of the fleet's handle and returns the fleet's answer."""
 Asking = Callable[[Callable[[Actor], "ray.ObjectRef"]], Any]
+"""A function that makes a call of the fleet's handle and returns the fleet's answer."""
 
 
 def stop(live: Live) -> None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -157,7 +156,18 @@ def test_region_that_is_cut_off_trains_on_and_its_work_is_accounted_for() -> Non
         config.write_text(CONFIG + "".join(GROUP.format(name=name) for name in names))
         rig.up(network, print, size=nodes.NodeSize(cpus=1.0, store_mb=150), force=True)
         try:
-            process = started(here, network, config)
+            words = "doctor", "--links", "--json", "--mb", "4"
+            examined = finish(started(here, network, *words))
+            assert examined.code == 0, examined.err
+            assert examined.json["ok"] is True
+            links = examined.json["links"]
+            assert {(each["from"][:2], each["to"][:2]) for each in links} == {
+                ("us", "eu"), ("eu", "us"), ("as", "eu"), ("eu", "as")
+            }  # fmt: skip
+            assert all(80.0 <= each["rtt_ms"] < 240.0 for each in links)
+            assert all(0.0 < each["gbit_s"] <= 0.2 for each in links)
+            words = "run", str(config), "--json", "--run-dir", str(here.run_dir)
+            process = started(here, network, *words)
 
             def comes(what: object) -> None:
                 until(lambda: what() or process.poll() is not None)  # type: ignore[operator]
@@ -182,12 +192,10 @@ def test_region_that_is_cut_off_trains_on_and_its_work_is_accounted_for() -> Non
     assert left_of(network.name) == []
 
 
-def started(here: Place, network: Network, config: Path) -> subprocess.Popen[str]:
-    """Start a run in the first region."""
-    command = [
-        sys.executable, "-m", "archipelago", "run", str(config), "--json",
-        "--address", f"{network.address(0)}:{nodes.PORT}", "--run-dir", str(here.run_dir),
-    ]  # fmt: skip
+def started(here: Place, network: Network, *words: str) -> subprocess.Popen[str]:
+    """Start a command in the first region, with the address of its cluster."""
+    address = f"{network.address(0)}:{nodes.PORT}"
+    command = [sys.executable, "-m", "archipelago", *words, "--address", address]
     return subprocess.Popen(
         kernel.inside(network.namespace(network.regions[0]), *command),
         cwd=ROOT,

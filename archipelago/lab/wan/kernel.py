@@ -149,6 +149,8 @@ def shape(network: Network, region: Region, *, netem: bool) -> None:
         window = window_bytes(region, name, tuned=network.tuned)
         value = f"4096 {min(131072, window)} {window}"
         run(*inside(namespace, "sysctl", "-qw", f"net.ipv4.tcp_{name}={value}"))
+    idle = 0 if network.tuned else 1
+    run(*inside(namespace, "sysctl", "-qw", f"net.ipv4.tcp_slow_start_after_idle={idle}"))
     _cut(network, region)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from archipelago.lab.wan.kernel import inside
 from archipelago.lab.wan.network import MARK, Network, Region
 from cluster.launch.ray_cluster import RAY_SETTINGS
+from cluster.launch.wan_settings import settings_for
 from coordinator.errors import RunFailed
 
 PORT, JOBS_PORT = 6379, 8265
@@ -41,8 +42,11 @@ def token_file(network: Network) -> Path:
 
 def environment(network: Network) -> dict[str, str]:
     """Return the environment of a process that belongs to the network or talks to its cluster."""
+    first = network.regions[0]
+    tuned = settings_for(first.gbit or 1.0, first.rtt_ms).ray if network.tuned else ()
     return {
         **RAY_SETTINGS,
+        **{each.name: each.value for each in tuned},
         **os.environ,
         MARK: network.name,
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",  # jobs use `python`

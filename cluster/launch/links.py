@@ -1,0 +1,154 @@
+"""Measurements of the links between the nodes of a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayError
+
+from cluster.actors.call_errors import answer
+from cluster.actors.start import NODE_ID
+from cluster.launch.connect import connect
+from cluster.launch.link_findings import LinkMeasured, NodeFacts
+from coordinator.errors import UserMistake
+
+NAMESPACE = "archipelago-doctor"
+REGION = "region"
+"""The label with a node's region."""
+ROUND_TRIPS = 5
+START_S, FETCH_S = 60.0, 300.0
+"""Timeouts of the start of a probe, and of the transfer of one object."""
+WARM_BYTES = 2**20
+"""An object that opens the connections before anything is measured."""
+RAY_NAMES = (
+    "RAY_object_manager_client_connection_num",
+    "RAY_object_manager_pull_timeout_ms",
+    "RAY_object_manager_push_timeout_ms",
+    "RAY_gcs_grpc_min_reconnect_backoff_ms",
+)
+"""The settings that must be the same on all nodes."""
+
+
+class LinkProbe:
+    """An actor on one node that serves and measures connections and objects."""
+
+    def __init__(self) -> None:
+        self._server = socket.create_server(("", 0))
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            self._server.accept()[0].close()
+
+    def port(self) -> int:
+        """Return the port that accepts connections."""
+        return self._server.getsockname()[1]
+
+    def facts(self, name: str) -> NodeFacts:
+        """Return the settings of this node."""
+        ipv4 = Path("/proc/sys/net/ipv4")
+        receive, send = (
+            int((ipv4 / f"tcp_{each}").read_text().split()[2]) for each in ("rmem", "wmem")
+        )
+        idle = (ipv4 / "tcp_slow_start_after_idle").read_text().strip() == "1"
+        settings = {each: os.environ[each] for each in RAY_NAMES if each in os.environ}
+        return NodeFacts(name, receive, send, idle, settings)
+
+    def round_trip_ms(self, address: str, port: int) -> float:
+        """Return the median time of a connection to another node, in milliseconds."""
+        took_s = list[float]()
+        for _ in range(ROUND_TRIPS):
+            began_s = time.monotonic()
+            socket.create_connection((address, port), START_S).close()
+            took_s.append(time.monotonic() - began_s)
+        return 1000 * statistics.median(took_s)
+
+    def put(self, nbytes: int) -> list[ray.ObjectRef]:
+        """Put an object of that many bytes, and return its reference in a list."""
+        return [ray.put(np.random.default_rng().integers(0, 255, nbytes, np.uint8))]
+
+    def fetch_s(self, boxed: list[ray.ObjectRef]) -> float:
+        """Return the seconds until an object of another node is here."""
+        began_s = time.monotonic()
+        ray.get(boxed[0], timeout=FETCH_S)
+        return time.monotonic() - began_s
+
+
+def measured(address: str, nbytes: int, say: Callable[[str], None]) -> list[LinkMeasured]:
+    """Measure the links between the head's node and every other node, in both directions.
+
+    Syncer and shards are near the head, so these are the links that a run uses.
+
+    Errors: `UserMistake` if the cluster cannot be reached, or has one node only.
+    """
+    connect(address, NAMESPACE)
+    try:
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        heads = [node for node in nodes if "node:__internal_head__" in node["Resources"]]
+        others = [node for node in nodes if node not in heads]
+        if not heads or not others:
+            raise UserMistake(f"{address} has {len(nodes)} nodes; a link needs two")
+        probes = {node["NodeID"]: _probe(node) for node in (*heads[:1], *others)}
+        facts = {key: answer(probe.facts.remote(_name(node)), START_S)
+                 for node in nodes if (probe := probes.get(key := node["NodeID"]))}  # fmt: skip
+        found = list[LinkMeasured]()
+        for other in others:
+            for source, target in ((other, heads[0]), (heads[0], other)):
+                link = _link(source, target, probes, facts, nbytes)
+                found.append(link)
+                say(
+                    f"{link.source.name} to {link.target.name}: "
+                    f"{link.rtt_ms:.1f} ms, {link.gbit_s:.2f} Gbit/s"
+                )
+        return found
+    finally:
+        ray.shutdown()
+
+
+def _probe(node: dict[str, Any]) -> Any:
+    """Start the probe of a node."""
+    options: dict[str, Any] = {"label_selector": {NODE_ID: node["NodeID"]}, "num_cpus": 0}
+    return ray.remote(LinkProbe).options(max_concurrency=4, **options).remote()
+
+
+def _name(node: dict[str, Any]) -> str:
+    region = (node.get("Labels") or {}).get(REGION)
+    return f"{region} ({node['NodeManagerAddress']})" if region else node["NodeManagerAddress"]
+
+
+def _link(
+    source: dict[str, Any],
+    target: dict[str, Any],
+    probes: dict[str, Any],
+    facts: dict[str, NodeFacts],
+    nbytes: int,
+) -> LinkMeasured:
+    """Measure one link in one direction."""
+    sender, receiver = probes[source["NodeID"]], probes[target["NodeID"]]
+    ends = facts[source["NodeID"]], facts[target["NodeID"]]
+    port = answer(sender.port.remote(), START_S)
+    try:
+        address = source["NodeManagerAddress"]
+        rtt_ms = answer(receiver.round_trip_ms.remote(address, port), 2 * START_S)
+    except (RayError, OSError) as error:
+        return LinkMeasured(*ends, 0.0, 0.0, f"no connection: {_first_line(error)}")
+    try:
+        for size in (WARM_BYTES, nbytes):
+            boxed = answer(sender.put.remote(size), START_S)
+            took_s = answer(receiver.fetch_s.remote(boxed), 2 * FETCH_S)
+    except (RayError, OSError) as error:
+        return LinkMeasured(*ends, rtt_ms, 0.0, _first_line(error))
+    return LinkMeasured(*ends, rtt_ms, 8e-9 * nbytes / took_s)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
