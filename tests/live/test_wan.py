@@ -21,6 +21,7 @@ pytestmark = [
     pytest.mark.live,
     pytest.mark.timeout(600),
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
+    pytest.mark.skipif(not Path("/dev/net/tun").exists(), reason="there is no TUN device"),
 ]
 
 GBIT, RTT_MS = 0.1, 60.0
