@@ -8,6 +8,7 @@ from itertools import permutations
 import pytest
 
 from coordinator.advance import advance
+from coordinator.contributions import VOTE_S
 from coordinator.membership import SPEAKING, Status
 from coordinator.norms import Norms, Sample
 from coordinator.protocol import (
@@ -21,6 +22,7 @@ from coordinator.protocol import (
     Island,
     Join,
     Lease,
+    Lost,
     Merge,
     Merged,
     Progress,
@@ -306,3 +308,21 @@ def test_silent_learner_is_lost_exactly_at_its_alarm() -> None:
         state, effects = advance(rule(), state, Tick(), wake.at_s)
         assert state.members[A].status is Status.LOST
         assert effects == ()
+
+
+@pytest.mark.parametrize(("away_s", "is_outvoted"), [(VOTE_S - 60, False), (VOTE_S + 60, True)])
+def test_lost_island_keeps_its_vote_on_usual_norms_for_a_while(
+    away_s: float, is_outvoted: bool
+) -> None:
+    """Two loud islands are no majority of four, of which one was lost a moment ago."""
+    one, state = rule(every=1), fleet("abcd")
+    state, _ = advance(one, state, Lost(life("d", 4), "its process ended"), 9.0)
+    for second in range(10, int(9 + away_s), 10):
+        for number, name in enumerate("abc", 1):
+            progress = read(Lease(2 * number - 2), 99 + second)
+            told = Report(life(name, number), progress, 1.0)
+            state, _ = advance(one, state, told, float(second))
+    for event in (handed("a", 1, 20, 50), handed("b", 2, 21, 50)):
+        state, _ = advance(one, state, event, 9.0 + away_s)
+    assert state.members[Island("d")].status is Status.LOST
+    assert state.fragments[0].outliers == (frozenset() if is_outvoted else {A, B})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.direction_gate import RUN
+from coordinator.direction_gate import RUN, against, bound
 from coordinator.frozen import replace
 from coordinator.ledger import open_account
 from coordinator.membership import Member, Status
@@ -125,3 +125,13 @@ def test_trial_beside_one_island_uses_the_direction_to_it(cosine: float, left: i
     items, trial = (contribution(life("a")),), (contribution(PRESENT, reference="now"),)
     after, _ = judge(rules, state, items, trial, event)
     assert after.members[Island("e")].trial == left
+
+
+def test_islands_that_disagree_among_themselves_condemn_nobody() -> None:
+    """Where the others' cosines differ widely, a low cosine says little."""
+    odd, many = Island("d"), 10**6
+    agreed = {Island("a"): 0.30, Island("b"): 0.29, Island("c"): 0.31}
+    apart = {Island("a"): 0.30, Island("b"): -0.30, Island("c"): 0.0}
+    assert bound(apart, many) == pytest.approx(-4 * 0.30)
+    assert against({**agreed, odd: -0.5}, {}, many)[odd]
+    assert not against({**apart, odd: -0.5}, {}, many)[odd]
