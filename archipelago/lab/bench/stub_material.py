@@ -84,15 +84,17 @@ class Material:
     """Tokens trained in one step."""
     lease_windows: int
     """Windows in one lease."""
+    carries: bool = False
+    """Whether steps survive an adoption, as with adopt = "carry"; else they are overwritten."""
 
     @property
     def terms(self) -> Terms:
-        """The terms of every life: fragments are overwritten, one step after their hand-in."""
+        """The terms of every life: a version may be adopted one step after the hand-in."""
         return Terms(
             self.schedule,
             overlap=1,
-            carries=False,
-            keeps=False,
+            carries=self.carries,
+            keeps=self.carries,
             batch_windows=self.windows,
             lease_windows=self.lease_windows,
             until=None,

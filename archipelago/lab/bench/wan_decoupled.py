@@ -97,7 +97,8 @@ def measure(plan: DecoupledPlan) -> dict[str, Any]:
             time.sleep(0.2)
         time.sleep(plan.warm_s)
         figures = _window(stage, crews, plan, material.tokens)
-        return figures | ended(stage, crews, StubPace(plan.step_s))
+        ends = ended(stage, crews, StubPace(plan.step_s))
+        return figures | {"rejected_contributions": ends["rejected_contributions"]}
 
 
 def _crew(stage: BenchStage, number: int, region: str) -> Any:
@@ -120,6 +121,7 @@ def _material(config: Config, layout: Layout) -> Material:
         windows=batch,
         tokens=batch * config.data.window,
         lease_windows=config.data.lease_windows,
+        carries=config.sync.adopt == "carry",
     )
 
 
@@ -145,7 +147,7 @@ def _window(
         "seconds": seconds,
         "tokens_per_s": merged / seconds,
         "trained_tokens_per_s": steps * tokens / stepped_s,
-        "recent_participants": after["participants"],
+        "mean_participants": after["participants"],
         "compute_utilisation": steps * tokens / possible,
         "merges": after["merges"] - before["merges"],
         "discarded_fraction": grown("tokens_discarded") / max(1.0, merged),
