@@ -1,5 +1,6 @@
 """House rules: unique package names, layered imports, strict JSON, pinned dependencies."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -116,3 +117,29 @@ def test_every_dependency_is_pinned_by_name_and_version_alone() -> None:
     named = [*project["dependencies"], *optional["dev"], *optional["docs"]]
     names = {re.split(r"[\[<>=]", spec)[0].replace("_", "-") for spec in named}
     assert names <= {match[1] for match in matches.values() if match}
+
+
+def embedded_imports() -> list[tuple[str, str, str]]:
+    """Return file, module and name of each import of ours in a string of a test or a benchmark."""
+    found = list[tuple[str, str, str]]()
+    wanted = re.compile(rf"^\s*from ({'|'.join(OURS)})((?:\.\w+)*) import ([\w, ]+)$", re.MULTILINE)
+    for path in [*(ROOT / "tests").rglob("*.py"), *(ROOT / "archipelago").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                for package, rest, names in wanted.findall(node.value):
+                    name = path.relative_to(ROOT).as_posix()
+                    found += [(name, package + rest, each.strip()) for each in names.split(",")]
+    return found
+
+
+def test_programs_in_strings_import_what_exists() -> None:
+    imports = embedded_imports()
+    assert len(imports) > 10
+    missing = list[tuple[str, str, str]]()
+    for path, module, name in imports:
+        if not hasattr(import_module(module), name):
+            try:
+                import_module(f"{module}.{name}")
+            except ImportError:
+                missing.append((path, module, name))
+    assert not missing

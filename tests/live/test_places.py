@@ -19,8 +19,8 @@ import json, time
 import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from cluster.actors import hosts
-from cluster.fleet import over_ray, placement
+from cluster.actors.hosts import host_group
+from cluster.fleet import placement, ray_backend
 from cluster.config.schema import IslandGroup
 from cluster.names import Seat
 
@@ -51,7 +51,7 @@ cluster.connect()
 
 def reserve(group, number):
     seat = Seat(f"{group.group}-{number}")
-    return over_ray.reserve(group, seat, "places", detached=False)
+    return ray_backend.reserve(group, seat, "places", detached=False)
 
 def ready(place, within_s):
     end_s = time.monotonic() + within_s
@@ -79,7 +79,7 @@ class First:
 
     def both(self):
         group = ray.util.get_current_placement_group()
-        mine, other = hosts.bundles_by_host(group)
+        mine, other = host_group.bundles_by_host(group)
         there = where.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, other))
         labels = {n["NodeID"]: n["Labels"] for n in ray.nodes()}
         found = [labels[ray.get_runtime_context().get_node_id()], ray.get(there.remote())]
@@ -90,13 +90,13 @@ def hosts_of(place):
     return ray.get(first.both.remote())
 
 eu = IslandGroup(group="eu", resources={"CPU": 2.0}, label_selector={"region": "eu"})
-told = {"room": [placement.room(g, over_ray.cluster_nodes()) for g in (tpu, near, eu, wide)]}
+told = {"room": [placement.room(g, ray_backend.cluster_nodes()) for g in (tpu, near, eu, wide)]}
 slices = [reserve(near, 0), reserve(tpu, 1)]
 told["slices"] = [ready(place, 20) for place in slices]
 told["names"] = [labels_at(place)["ray.io/tpu-slice-name"] for place in slices]
 third, fourth = reserve(tpu, 2), reserve(near, 3)
 told["third"] = [ready(third, 1), ready(fourth, 1)]
-over_ray.reserved(Seat("tpu-1"), "places").give_back()  # as a fleet does that has come back
+ray_backend.reserved(Seat("tpu-1"), "places").give_back()  # as a fleet does that has come back
 told["third_then"] = [ready(third, 30), ready(fourth, 1)]
 slices[0].give_back()
 told["fourth_then"] = ready(fourth, 30)
@@ -105,18 +105,18 @@ told["eu"] = [ready(first, 20), labels_at(first)["region"], ready(second, 2)]
 first.give_back()
 told["second_then"] = ready(second, 20)
 told["still"] = all(second.ready() for _ in range(50))
-told["found"] = over_ray.reserved(Seat("eu-1"), "places") is not None
+told["found"] = ray_backend.reserved(Seat("eu-1"), "places") is not None
 one, two = reserve(wide, 0), reserve(wide, 1)
 told["wide"] = [ready(one, 60), ready(two, 60), ready(three := reserve(wide, 2), 3)]
 told["wide_hosts"] = sorted(hosts_of(each) for each in (one, two))
 one.give_back()
 told["wide_then"] = ready(three, 60)
-taken_over = over_ray.reserved(Seat("wide-1"), "places")
+taken_over = ray_backend.reserved(Seat("wide-1"), "places")
 told["taken_over"] = [taken_over.ready(), hosts_of(taken_over)[0][1]]
 taken_over.give_back()
 told["taken_over_then"] = ready(reserve(wide, 5), 60)
 reserve(wide, 4).give_back()  # nobody waits for that one any more
-told["not_found"] = over_ray.reserved(Seat("eu-7"), "places") is None
+told["not_found"] = ray_backend.reserved(Seat("eu-7"), "places") is None
 print(json.dumps(told))
 ray.shutdown()
 cluster.shutdown()
