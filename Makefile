@@ -84,7 +84,7 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "make: Python 3.11 or newer is needed and $(PYTHON) is older; try: make PYTHON=python3.12" >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "make: $(PYTHON) cannot make virtual environments; on Debian: apt install python3-venv" >&2; exit 2; }
-	@echo "installing into $(VENV) (about a minute, 1.5 GB) ..."
+	@echo "installing into $(VENV) (about a minute, 2 GB) ..."
 	@test -x $(BIN)/pip && test "$$($(BIN)/python -V)" = "$$($(PYTHON) -V)" || \
 		$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --quiet --no-input --disable-pip-version-check \

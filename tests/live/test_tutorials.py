@@ -95,16 +95,16 @@ def test_watch_and_break() -> None:
         first = subprocess.Popen(
             ["bash", "-c", start], cwd=run, env=environment(here), stdout=subprocess.PIPE, text=True
         )
-        until(lambda: states(run / "live") == ["live", "live"], STARTED_S)
+        until(lambda: states(run / "long") == ["live", "live"], STARTED_S)
         assert "local-1" in typed(here, run, [look])
         typed(here, run, [kill, again])
-        until(lambda: lives(run / "live") == [1, 2], STARTED_S)
+        until(lambda: lives(run / "long") == [1, 2], STARTED_S)
         typed(here, run, [change])
-        until(lambda: "local-2" in names(run / "live"), STARTED_S)
+        until(lambda: "local-2" in names(run / "long"), STARTED_S)
         typed(here, run, [end])
         said, _ = first.communicate(timeout=STARTED_S)
         assert first.returncode == 0, said
-        summary = json.loads((run / "live" / "summary.json").read_text())
+        summary = json.loads((run / "long" / "summary.json").read_text())
         assert summary["faults"] == 1
         assert len(summary["recovery_s"]) == 1
         assert (run / "snapshot.safetensors").exists()
@@ -115,7 +115,8 @@ def test_cluster() -> None:
     prepare, head, node, submit, address, look, scale, end = blocks("cluster.md")
     with place() as here, terminal(here) as folder:
         typed(here, folder, ["archipelago init my-run"])
-        run = here.folder / "archipelago" / "runs" / "first"
+        (folder / "my-run" / "first").mkdir()  # the run of the first tutorial
+        run = here.folder / "archipelago" / "runs" / "shared"
         shell = [f"cd {folder / 'my-run'}", prepare]
         token = typed(here, folder, [prepare]).strip()
         shell[1] = f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN={token}"
