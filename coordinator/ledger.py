@@ -52,7 +52,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The rows of all fragments, and the accounts of the lives that still speak."""
+    """The rows of all fragments, and the accounts of the active lives."""
 
     trained: int
     """Tokens trained by all lives."""

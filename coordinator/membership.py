@@ -93,7 +93,7 @@ class Member:
     credited_s: float = 0.0
     """Time at which `credit_s` was computed."""
     doubted: bool = False
-    """Whether it claims a leap past the end of the run, and has said so only once."""
+    """Whether it claims a leap past the end of the run, and has reported it only once."""
 
     @property
     def clock(self) -> int:

@@ -31,8 +31,8 @@ from coordinator.schedule import Schedule
 EDITION = 1
 """The newest edition of the rules.
 
-Edition 0 believes what an island says of its own progress. A tape names the edition that answered
-its events, and a run keeps the edition that it began with.
+Edition 0 accepts an island's reports of its own progress unchecked. A tape names the edition that
+answered its events, and a run keeps the edition that it began with.
 """
 
 

@@ -56,7 +56,7 @@ class Cut:
     """A fragment at a step boundary, with its basis."""
 
     flat: jax.Array
-    """The fragment, still on the devices, padded as `FragmentPort` says."""
+    """The fragment, still on the devices, padded as `FragmentPort` defines."""
     basis: Basis
     moments: Taken | None = None
     """The fragment's first moments, if they are handed in."""
@@ -85,7 +85,7 @@ class _Rounding:
     )
     """For each message whose fate is unknown, the error that it took along and its own error."""
     asked: tuple[int, int] = (0, 0)
-    """The last `Known.asked` that was heard."""
+    """The last `Known.asked` that was received."""
     lock: threading.Lock = field(default_factory=_lock)
     """The lock held while this fragment is encoded; other fragments do not wait for it."""
 
@@ -152,9 +152,9 @@ class Uplink:
         return facts, joined(payload, moments)
 
     def hear(self, fragment: Fragment, known: Known) -> bool:
-        """Settle earlier messages of the fragment by what the shard knows of them.
+        """Settle earlier messages of the fragment by the shard's notices.
 
-        Returns False if the message is void: a later one was heard already.
+        Returns False if the message is void: a later one has arrived already.
         """
         rounding = self._roundings[fragment]
         with rounding.lock:

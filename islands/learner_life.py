@@ -29,7 +29,7 @@ class LearnerState:
     tracks: tuple[Track, ...]
     """The start of the next contribution to each fragment."""
     newest: Mapping[Fragment, Version]
-    """The newest version of each fragment that this life knows."""
+    """The newest version of each fragment that this life has seen."""
     progress: Progress
     ahead_windows: int
     """Windows of data for which it has leases."""
@@ -60,15 +60,15 @@ class LearnerState:
     held: bool = False
     """Whether it had to wait for others before the next step."""
     said: tuple[Adopted, ...] = ()
-    """Adoptions that the syncer has not been told of."""
+    """Adoptions that have not been reported to the syncer."""
     saying: tuple[Adopted, ...] = ()
     """Adoptions in the report that is under way."""
     spoke: bool = False
-    """Whether it has news for the syncer."""
+    """Whether the learner has something to report to the syncer."""
     hungry: bool = False
-    """Whether it needs data."""
+    """Whether the learner needs another lease of data."""
     wants: bool = False
-    """Whether data is asked for once the report under way is answered."""
+    """Whether the learner requests data once the report under way is answered."""
     fetching: bool = False
     """Whether a lease is granted and not in the data yet."""
     flight: bool = False

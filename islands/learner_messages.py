@@ -77,7 +77,7 @@ class Track:
     from_tokens: int = 0
     """Tokens trained up to that step."""
     waiting: tuple[ContributionId, ...] = ()
-    """Contributions that are in no version yet, as far as this learner knows."""
+    """Contributions that are in no version yet, according to the notices received."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ Happening = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The order to begin an inner step, and to tell when it is over."""
+    """The order to begin an inner step, and to report its end."""
 
     held: bool
     """Whether the time since the step before was spent waiting for others."""
@@ -242,7 +242,7 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """The order to add this lease to the data, and to tell how much is there then."""
+    """The order to add this lease to the data, and to report how much is there then."""
 
     lease: Lease
 

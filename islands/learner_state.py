@@ -2,8 +2,8 @@
 
 `happen` takes a state and a happening, and returns the next state and the words that follow, in
 order. A carrier (threads on Ray, callbacks in the simulator, tasks in a benchmark) does what each
-word says and reports the outcome as a happening; it reads no field to decide anything. The carrier
-moves the arrays. This module decides which ones, from which step they count, and when.
+word orders and reports the outcome as a happening; it reads no field to decide anything. The
+carrier moves the arrays. This module decides which ones, from which step they count, and when.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from islands.learner_messages import (
 from islands.step_boundary import due_fragments, keep_due, serve, settled
 
 HEARTBEAT_S = 1.0
-"""Seconds between reports of a learner that has nothing new to say."""
+"""Seconds between reports of a learner that has nothing new to report."""
 STEP_SMOOTHING = 0.2
 """Weight of the newest step in the moving average of the time per step."""
 

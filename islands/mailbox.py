@@ -1,6 +1,6 @@
 """The state of a learner's life, shared by its threads, and the queues of their tasks.
 
-Threads that serve calls of other processes tell what happens; the training thread and the talking
+Threads that serve calls of other processes report what happens; the training thread and the talking
 thread do what follows. One lock guards all of it, and only this module, `life_history` and
 `donations` take it: each public method is one critical section, and nothing in it takes long. A
 word leaves together with its data (an adoption with the arrays, a hand-in with the future of the
@@ -161,7 +161,7 @@ class Mailbox:
             self._queues.answer(handing, snapshot)
 
     def offered(self, life: Life, p: Fragment, version: Version, offer: Offer) -> None:
-        """Take in a version that can be put in place; drop its arrays if it is not newer."""
+        """Queue a version that can be put in place; drop its arrays if it is not newer."""
         with self._lock:
             if self._now is None or self._now.life != life or not is_news(self._now, p, version):
                 return

@@ -64,7 +64,7 @@ class Prefetched:
         if self._cursor is not None:
             return self._cursor
         with self._lock:
-            return self._stream.cursor  # nothing was ever made: the stream says what is wrong
+            return self._stream.cursor  # nothing was ever made: the stream reports what is wrong
 
     @property
     def remaining(self) -> int:

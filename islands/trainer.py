@@ -1,7 +1,7 @@
 """The training thread of a learner: it owns the parameters, and does all work on them.
 
 It steps, hands over, adopts and donates moments, at step boundaries and in the order that
-`learner_state` decides. It waits only where `learner_state` says so.
+`learner_state` decides. It waits only where `learner_state` requires it.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Trainer:
         return ended_s
 
     def _starved(self, began_s: float) -> None:
-        """Record that the data ran out: whatever the stream says, it holds no batch.
+        """Record that the data ran out: the stream holds no batch, whatever it reports.
 
         No step begins before more data has come.
         """

@@ -84,7 +84,7 @@ class RayLink:
         self.donors = DonorMoments(
             self._actors, cable, self._calls, self._fetching, self._require_life
         )
-        self.tell: Callable[[], None] | None = None  # on another host: tells the first one
+        self.tell: Callable[[], None] | None = None  # on another host: notifies the first one
 
     def join(self, event: Join) -> Granted | Refused:
         """Join, and remember the seats of all islands and the life that was granted.
@@ -155,7 +155,7 @@ class RayLink:
         return self._calls.ask(SYNCER, "lease", event)
 
     def left(self, event: Left) -> None:
-        """Tell the syncer that the life has ended for good."""
+        """Notify the syncer that the life has ended for good."""
         self._calls.ask(SYNCER, "left", event)
 
     def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]] | None:

@@ -58,7 +58,7 @@ class Machines(Table):
 
     @property
     def on_cpu(self) -> bool:
-        """True if they compute on CPUs: with as many devices as the mesh says, or one a host."""
+        """True if they compute on CPUs: with as many devices as the mesh has, or one a host."""
         return not self.devices.get("GPU") and not self.devices.get("TPU")
 
     @property

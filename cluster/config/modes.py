@@ -1,7 +1,7 @@
 """The effect of `run.mode` on a configuration (docs/lab/baselines.md).
 
 A mode fixes some values of `[sync]`, proposes others, and refuses what it cannot do. The loader
-resolves the mode, so that no other code needs to know that a value came from it.
+resolves the mode, so that no other code depends on the origin of a value.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def save_model(
 def save_to(path: Path, layout: Layout, public: Iterable[tuple[Version, Flat]]) -> SavedModel:
     """Write the model to a path: a folder, or a file if its name ends with `.safetensors`.
 
-    Errors: as `save_model`.
+    Errors: the errors of `save_model`.
     """
     if path.suffix == SUFFIX:
         return save_model(path.parent, layout, public, name=path.stem)

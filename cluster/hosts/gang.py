@@ -1,7 +1,7 @@
 """The connections between the hosts of one island, over which the first host sends orders.
 
 The hosts are one program, so they live and die together. Each has a connection to the first host,
-and both ends send heartbeats over it. A host that hears nothing for `SILENCE_S`, or whose
+and both ends send heartbeats over it. A host that receives nothing for `SILENCE_S`, or whose
 connection ends, ends its own process, whatever its devices wait for. JAX's coordination service
 runs in the first host's process.
 """

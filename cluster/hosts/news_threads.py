@@ -44,7 +44,7 @@ class NewsThreads:
             while notices := self._next(lane):
                 for notice in notices:
                     self._take(notice)
-        except BaseException as error:  # noqa: BLE001 - which is told
+        except BaseException as error:  # noqa: BLE001 - which is reported
             self._broke(error)
 
     def _next(self, lane: Fragment | None) -> list[Notice]:

@@ -139,7 +139,7 @@ def _client(address: str) -> JobSubmissionClient:
             "right (the head's dashboard, port 8265), and does RAY_AUTH_TOKEN hold its token "
             "(RAY_AUTH_MODE=token)?"
         ) from error
-    cluster_version = getattr(client, "_server_ray_version", ray.__version__)  # told at its start
+    cluster_version = getattr(client, "_server_ray_version", ray.__version__)  # passed at its start
     if cluster_version != ray.__version__:
         raise UserMistake(
             f"the cluster at {address} runs Ray {cluster_version}, and this is Ray "

@@ -161,7 +161,7 @@ def _room(node: Node) -> float:
 
 
 def _needed(need: float, purpose: str, node: Node) -> str:
-    """Return a message that says how many MiB are needed on a node, and how many it has."""
+    """Return a message with the MiB that are needed on a node, and those that it has."""
     mib = 2**20
     return (
         f"{need / mib:.0f} MiB {purpose} are needed on {node.name}, it has {_room(node) / mib:.0f}"

@@ -104,7 +104,7 @@ def keep_as_job(
 ) -> Outcome:
     """Run the entrypoint of a submitted run: start a fleet that outlives this process, and follow.
 
-    Errors: as `run`.
+    Errors: the errors of `run`.
     """
     namespace = namespace_of(run_dir.name)
     with cluster_of(config, "auto", namespace, Stores.of(config, layout)):

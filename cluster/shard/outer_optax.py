@@ -27,7 +27,7 @@ Moved: TypeAlias = "tuple[jax.Array, jax.Array]"
 
 
 def _unknown(make: Callable[..., object], options: Mapping[str, Any]) -> str:
-    """Return which options `make` does not know, and which it has; empty if it knows them all."""
+    """Return the unknown options, and those that `make` has; empty if it has them all."""
     try:
         parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):  # no signature is available; the call will fail by itself

@@ -42,14 +42,14 @@ class Shard(Generic[P, D, W, S]):
 
     One thread at a time may call; `whole`, `shared` and `missed` may be called from any thread.
     `store` may be called beside calls for other fragments; once it has its copy, it may run
-    beside all calls but `seed`. `generation`: that of the newest syncer heard from; orders of an
-    earlier one are refused. `inbox`: contributions that are neither merged nor dropped.
+    beside all calls but `seed`. `generation`: that of the newest syncer that has called; orders of
+    an earlier one are refused. `inbox`: contributions that are neither merged nor dropped.
     """
 
     def __init__(
         self, means: Callable[[], tuple[Arithmetic[P, D, W, S], Files[S]]], retention: Retention
     ) -> None:
-        """`means`: called once, when there is a model."""
+        """Create a shard without a model. `means` is called once, when there is one."""
         self.generation = 0
         self._means, self._retention = means, retention
         self._arithmetic: Arithmetic[P, D, W, S]
@@ -66,11 +66,11 @@ class Shard(Generic[P, D, W, S]):
     def obey(self, generation: int) -> None:
         """Check the fencing token of a syncer: it may live on where Ray has lost sight of it.
 
-        Errors: `Outdated` if a later generation has been heard.
+        Errors: `Outdated` if a later generation has called.
         """
         if generation < self.generation:
-            other = f"that of {self.generation} is"
-            raise Outdated(f"the syncer of generation {generation} is not heard any more, {other}")
+            other = f"that of {self.generation} is in charge"
+            raise Outdated(f"the syncer of generation {generation} is refused, {other}")
 
     def _fragment(self, p: Fragment) -> ShardFragment[P, D, W, S]:
         if not self._fragments:  # this process has replaced the one that was called

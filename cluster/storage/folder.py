@@ -153,7 +153,7 @@ class _GrowingFile(Growing):
     """
 
     def __init__(self, path: Path, *, again: bool) -> None:
-        """`again`: an earlier attempt may have created the file.
+        """Write a file that does not exist yet. `again`: an earlier attempt may have created it.
 
         Errors: `FileExistsError`.
         """

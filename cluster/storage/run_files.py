@@ -9,7 +9,7 @@ RUN_FILES = {
     "thinned out above `monitor.metrics_mb`.",
     "ray.log": "Log lines of Ray's processes.",
     "tracebacks/": "The traceback of each exception that ended an island's process.",
-    "tape-*.arrow": "The write-ahead log: one row for each event that the rules heard.",
+    "tape-*.arrow": "The write-ahead log: one row for each event that the rules received.",
     "state.json, states/": "Snapshots of the syncer's state, each with a digest.",
     "fragments/": "The newest versions of each fragment, and the first one, each with a digest.",
     "contributions/": "Merged contributions; only with `durability.keep_contributions`.",

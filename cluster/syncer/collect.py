@@ -43,7 +43,7 @@ class Asker:
     async def collect(self, life: Life, fragment: Fragment) -> Handed:
         """Ask one learner for its contribution to a fragment.
 
-        Errors: those of the call.
+        Errors: the errors of the call.
         """
         if fragment not in self._asking:
             self._asking[fragment] = {}

@@ -2,7 +2,7 @@
 
 Modules:
 
-    publication_lanes  publications of each fragment, taken in on a thread of its own
+    publication_lanes  the adoption of each fragment's publications, on a thread of its own
     orders             the first host's orders to the others, and their answers
     lead               the first host's end: orders to the others, and what these have done
     host_life          one life on a host that is not the first: parts, copies, versions

@@ -77,8 +77,8 @@ class Follower:
     ) -> None:
         """Create a follower without a life.
 
-        `link`: for this host's ranges. `say`: sends a word to the first host. `sharing`: of first
-        moments.
+        `link`: for this host's ranges. `say`: sends a message to the first host. `sharing`: of
+        first moments.
         """
         self._layout, self._inner, self._port, self._open_stream = layout, inner, port, stream
         self._link, self._say, self._settings = link, say, settings
@@ -240,7 +240,7 @@ class Follower:
         self._given = self._inner.accept(moments)
 
     def offer(self, life: Life, publication: Publication) -> None:
-        """Fetch this host's range of a newer version; tell the first host once it is placed."""
+        """Fetch this host's range of a newer version; notify the first host once it is placed."""
         if (now := self._of(life)) is None:
             return
         now.uplink.settle_merged(publication)

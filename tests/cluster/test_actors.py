@@ -471,7 +471,7 @@ def test_shard_refuses_orders_of_an_earlier_generation(played: Played) -> None:
         shard.publish(Publish(p, old, wanted[p], (), ()), ()),
         shard.recover(wanted, 2),
     ):
-        with pytest.raises(Outdated, match="generation 2 is not heard any more, that of 3 is"):
+        with pytest.raises(Outdated, match="generation 2 is refused, that of 3 is in charge"):
             asyncio.run(order)
     versions = asyncio.run(shard.whole([*wanted]))
     assert versions is not None

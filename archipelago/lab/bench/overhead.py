@@ -57,7 +57,7 @@ class OverheadSetting:
 
 SETTINGS = (
     OverheadSetting(
-        "H = 24, int4, nobody looks on",
+        "H = 24, int4, no status queries",
         {"every": 24, "fragments": 8, "wire_up": "int4", "wire_down": "int4"},
         watched=False,
     ),

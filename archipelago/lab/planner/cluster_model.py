@@ -17,9 +17,9 @@ class Returns(StrEnum):
 
 
 class Grow(StrEnum):
-    """The moment at which a learner takes in slices that are back.
+    """The moment at which a learner adds repaired slices.
 
-    Every rebuild takes in the slices that are back when it ends, whatever caused it.
+    Every rebuild adds the slices that are back when it ends, whatever caused it.
     """
 
     WHOLE = "whole"

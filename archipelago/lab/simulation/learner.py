@@ -67,7 +67,7 @@ class LearnerLink(Protocol):
 
 
 class SimLearnerProcess(Protocol):
-    """The process of a learner, as far as the learner knows it; `SimProcess` is one."""
+    """The part of its process that a learner uses; `SimProcess` is one."""
 
     loop: VirtualLoop
     terms: Terms

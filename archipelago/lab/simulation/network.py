@@ -35,7 +35,7 @@ SILENT_VITALS = Vitals(math.nan)
 CALL_TIMEOUT_S = 12.0
 """Seconds after which an unanswered call has failed."""
 NOTICED_S = 0.5
-"""Seconds after its end until a process is known to be dead."""
+"""Seconds from the end of a process until its death is detected."""
 AWAY_S, BACK_S = 10.0, 2.0
 """Seconds at most until a drained island comes back, and until a broken process restarts."""
 BAD_LUCK = 0.35
@@ -79,7 +79,7 @@ class SimNetwork:
                 self.loop.at(known_s, settle, waiter, "its process ended")
 
     def ended(self, process: SimProcess, life: Life) -> None:
-        """Tell the watchers of a life that it is over."""
+        """Notify the watchers of a life that it is over."""
         loop, now_s = self.loop, self.loop.now_s
         for other, waiter in self.watched.items():
             if other.island == life.island and other.incarnation <= life.incarnation:
@@ -192,7 +192,7 @@ class SimNetwork:
             self.loop.at(self.loop.now_s + NOTICED_S, process.reached, self._give, process)
 
     def can_follow(self, known: tuple[Version, int], publication: Publication) -> bool:
-        """Return whether a learner that knows this can get what it missed before a publication."""
+        """Return whether a learner can fetch what it missed between `known` and a publication."""
         return self.shards.can_follow(known, publication)
 
     def follow(

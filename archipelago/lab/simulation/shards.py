@@ -154,13 +154,13 @@ class SimShards:
         return self._there(p).missed(p, older, newer)
 
     def can_follow(self, known: tuple[Version, int], publication: Publication) -> bool:
-        """Return whether a process has what a learner that knows this version has missed."""
+        """Return whether a process has what a learner at this version has missed."""
         return publication.previous == known[0] or self.of(publication.fragment).process is not None
 
     def follow(
         self, known: tuple[Version, int], publication: Publication, payload: SimDifference
     ) -> tuple[Version, int]:
-        """Return the public fragment that a learner that knew it like this has after a publication.
+        """Return the public fragment that a learner with this state has after a publication.
 
         Errors: `Violation` if that is not the public value of its version, or if the shard is dead.
         """
@@ -184,5 +184,5 @@ class SimShards:
 
     def _there(self, p: Fragment) -> SimShard:
         if (process := self.of(p).process) is None:
-            raise Violation("ask who is there", f"the shard of fragment {p} is dead")
+            raise Violation("only live shards are called", f"the shard of fragment {p} is dead")
         return process

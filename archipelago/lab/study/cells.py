@@ -80,7 +80,7 @@ class CellResult:
 
 
 class Broken(Exception):
-    """An error of a cell's file that holds no result; the argument says why."""
+    """An error of a cell's file that holds no result; the argument is the reason."""
 
 
 @dataclass(frozen=True, slots=True)

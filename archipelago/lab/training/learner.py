@@ -56,7 +56,7 @@ HandedIn = tuple[HandIn, Sent]
 
 
 class VirtualLearnerProcess(Protocol):
-    """The process of a learner, as far as the learner knows it; `VirtualProcess` is one."""
+    """The part of its process that a learner uses; `VirtualProcess` is one."""
 
     loop: VirtualLoop
     kit: CompiledParts

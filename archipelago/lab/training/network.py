@@ -34,7 +34,7 @@ from islands.exchange import Missed
 from islands.task import StreamLike, Task
 
 NOTICED_S = 0.5
-"""Seconds from a process's end until it is known to be dead."""
+"""Seconds from a process's end until its death is detected."""
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class VirtualNetwork:
                 self.loop.at(known_s, settle, watcher, "its process ended")
 
     def ended(self, process: VirtualProcess, life: Life) -> None:
-        """Tell the watchers of a life that it is over."""
+        """Notify the watchers of a life that it is over."""
         for other, watcher in self.watched.items():
             if other.island == life.island and other.incarnation <= life.incarnation:
                 known_s = self.loop.now_s + self.timing.latency_s

@@ -111,7 +111,7 @@ class HeldPackets:
 
 
 def forward(device: int, file: Path) -> None:
-    """Hold packets back until the network's file is gone or the process is told to end."""
+    """Hold packets back until the network's file is gone or a signal ends the process."""
     delays = Delays(file)
     held, looked_s = HeldPackets(delays), time.monotonic()
     while True:

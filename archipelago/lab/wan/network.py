@@ -60,7 +60,7 @@ class Network:
     """The first two numbers of all addresses, such as `10.77`."""
     regions: tuple[Region, ...]
     tuned: bool = True
-    """Whether sockets have windows for the link, as `archipelago wan settings` says."""
+    """Whether sockets have windows for the link, as `archipelago wan settings` prints."""
 
     @classmethod
     def planned(

@@ -101,7 +101,7 @@ class EvaluatorActor(Breakable):
         return self._evaluator.sample(self._of(versions))
 
     def judge(self) -> None:
-        """Evaluate a copy of the public fragments, and tell the syncer the loss."""
+        """Evaluate a copy of the public fragments, and send the loss to the syncer."""
         try:
             status: RunStatus = ray.get(self._actors[SYNCER].status.remote())
             if (found := self._public()) is None:

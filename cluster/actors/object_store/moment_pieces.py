@@ -1,6 +1,6 @@
 """The moments that an island gives to a joining one, in the object store, cut for that one's hosts.
 
-A host of either island holds only its share of a leaf. The request says how the joining island is
+A host of either island holds only its share of a leaf. The request states how the joining island is
 split. Each host of the donor copies its share of each leaf, cuts it at the bounds of the other
 island's hosts, and puts the pieces into the object store of its node.
 """

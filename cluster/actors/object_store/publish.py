@@ -208,7 +208,7 @@ class FragmentPublisher:
 
         `made`: makes them, on another thread, once for all requests for `key`.
 
-        Errors: as `fragment`.
+        Errors: the errors of `fragment`.
         """
         self._rates.tell(bytes_s)
 
@@ -238,7 +238,7 @@ class FragmentPublisher:
     async def publication(self, payload: Sent) -> Sequence[ray.ObjectRef]:
         """Put the payload of a publication.
 
-        Errors: as `fragment`.
+        Errors: the errors of `fragment`.
         """
         return (await _on(self._publishing, lambda: put([payload]))).parts
 

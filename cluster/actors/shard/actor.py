@@ -38,7 +38,7 @@ from coordinator.protocol import (
 class ShardActor(Breakable):
     """A shard and its data path: the shard calls the learners, and their answers are the data.
 
-    A new process has no model until it is told to `seed` or to `recover`.
+    A new process has no model until `seed` or `recover` is called.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class ShardActor(Breakable):
         return await self.process.merge(order)
 
     async def publish(self, order: Publish, seats: Sequence[Seat]) -> Answered:
-        """Publish the staged version, and tell every learner where the difference is.
+        """Publish the staged version, and send every learner the reference to the difference.
 
         The difference is put into the object store once; a small one is sent with the message.
         `seats`: the seats of the lives in `order.to`, in order.

@@ -99,7 +99,7 @@ class ShardProcess:
 
         Return the fragments that this process has, and a message on what storing costs from now on.
 
-        Errors: `OSError` if it cannot be stored; as `check_code`.
+        Errors: `OSError` if it cannot be stored; `RunFailed` if the optimizer's code has changed.
         """
         self.check_code()
         self._seeded, pace = layout, self.storing.pace
