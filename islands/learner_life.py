@@ -59,15 +59,15 @@ class LearnerState:
     """Whether the carrier could begin a step."""
     held: bool = False
     """Whether it had to wait for others before the next step."""
-    said: tuple[Adopted, ...] = ()
+    adoptions: tuple[Adopted, ...] = ()
     """Adoptions that have not been reported to the syncer."""
-    saying: tuple[Adopted, ...] = ()
+    reporting: tuple[Adopted, ...] = ()
     """Adoptions in the report that is under way."""
-    spoke: bool = False
+    has_report: bool = False
     """Whether the learner has something to report to the syncer."""
-    hungry: bool = False
+    needs_data: bool = False
     """Whether the learner needs another lease of data."""
-    wants: bool = False
+    asks_data: bool = False
     """Whether the learner requests data once the report under way is answered."""
     fetching: bool = False
     """Whether a lease is granted and not in the data yet."""

@@ -104,7 +104,7 @@ class Settled:
     They may be of an earlier life.
     """
 
-    said: tuple[ContributionId, ...]
+    contributions: tuple[ContributionId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class HandOver:
     """The order to answer a request for this fragment from the present parameters."""
 
     fragment: Fragment
-    said: ContributionId | None
+    contribution: ContributionId | None
     """The contribution; None if there is nothing to hand in."""
     track: Track
     """The track before this hand-in."""

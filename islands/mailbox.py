@@ -39,7 +39,7 @@ from islands.learner_messages import (
 from islands.learner_state import happen, is_news
 from islands.life_history import LifeHistory
 from islands.thread_queues import ThreadQueues
-from islands.thread_tasks import Adoption, Ends, Handing, Offer, Saying, Spent, Todo
+from islands.thread_tasks import Adoption, Ends, Handing, Offer, Outgoing, Spent, Todo
 
 
 class Mailbox:
@@ -220,7 +220,7 @@ class Mailbox:
 
     # --- the talking thread -----------------------------------------------------------------------
 
-    def next_to_say(self, life: Life, for_s: float) -> Saying | None:
+    def next_to_say(self, life: Life, for_s: float) -> Outgoing | None:
         """Return the talking thread's next message, or an empty one after `for_s` seconds.
 
         It is None if this life is over.
@@ -230,4 +230,4 @@ class Mailbox:
             if not self._is_lived(life):
                 return None
             to_say = self._queues.to_say
-            return Saying(to_say.popleft() if to_say else None, self._vitals)
+            return Outgoing(to_say.popleft() if to_say else None, self._vitals)

@@ -53,7 +53,7 @@ Todo = Step | Handing | Keep | Adoption | Take | End
 """A task of the training thread, with its data."""
 
 
-class Saying(NamedTuple):
+class Outgoing(NamedTuple):
     """A message of the talking thread; `word` is None if nothing came for a heartbeat."""
 
     word: Say | Want | None

@@ -204,12 +204,12 @@ class Trainer:
                 self._stream.add(lease)
                 self._mail.happens(Fed(self._stream.remaining))
             case Keep(hand_over):
-                if hand_over.said is not None:
+                if hand_over.contribution is not None:
                     self._tell(CutOut(hand_over, keep=True))
                     self._taken(self._replica.keep(hand_over))
             case Handing(hand_over):
                 snapshot = None
-                if hand_over.said is not None:
+                if hand_over.contribution is not None:
                     self._tell(CutOut(hand_over, keep=False))
                     snapshot = self._taken(self._replica.take(hand_over))
                 self._mail.answer(word, snapshot)

@@ -1048,8 +1048,8 @@ MUTANTS = (
     Mutant(
         "adoptions that were not heard are forgotten",
         LEARNER,
-        "messages = state.saying + state.said  #",
-        "messages = state.said  #",
+        "messages = state.reporting + state.adoptions  #",
+        "messages = state.adoptions  #",
     ),
     Mutant(
         "it steps without data",
@@ -1060,14 +1060,14 @@ MUTANTS = (
     Mutant(
         "due points are told by heartbeat only",
         LEARNER,
-        "spoke = state.spoke or _is_news(state)",
-        "spoke = state.spoke",
+        "has_report = state.has_report or _is_news(state)",
+        "has_report = state.has_report",
     ),
     Mutant(
         "data is never wanted",
         LEARNER,
-        "hungry=short and state.stepping and not state.fetching",
-        "hungry=False",
+        "needs_data=short and state.stepping and not state.fetching",
+        "needs_data=False",
     ),
     Mutant(
         "it steps on although the run ends",

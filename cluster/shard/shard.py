@@ -92,7 +92,7 @@ class Shard(Generic[P, D, W, S]):
             self._fragments[p] = self._public_at(p, stored.version)
 
     def recover(
-        self, wanted: Mapping[Fragment, Version], generation: int
+        self, targets: Mapping[Fragment, Version], generation: int
     ) -> dict[Fragment, Version]:
         """Go back to these published versions, or to the newest stored ones before them.
 
@@ -106,8 +106,8 @@ class Shard(Generic[P, D, W, S]):
         self.generation = generation
         if not self._fragments:
             self._arithmetic, self._files = self._means()
-        restored = {p: self._files.newest(p, v) for p, v in wanted.items() if not self._has(p, v)}
-        versions = {p: restored[p].version if p in restored else v for p, v in wanted.items()}
+        restored = {p: self._files.newest(p, v) for p, v in targets.items() if not self._has(p, v)}
+        versions = {p: restored[p].version if p in restored else v for p, v in targets.items()}
         with self._publishing:
             for p, stored in restored.items():
                 self._arithmetic.put(p, stored)

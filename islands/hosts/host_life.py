@@ -97,7 +97,7 @@ class HostLife:
             self._changed.wait_for(lambda: self._over.is_set() or self._has(contribution))
             if self._over.is_set():
                 return None
-            found = [each for each in self._snapshots[p] if each.word.said == contribution]
+            found = [each for each in self._snapshots[p] if each.word.contribution == contribution]
         if not found:
             return f"a host has no part of {contribution} any more"
         self.uplink.hear(p, known)

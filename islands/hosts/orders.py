@@ -120,7 +120,7 @@ class News:
 class FateNotice:
     """The news that a contribution was discarded: its rounding error is the learner's again."""
 
-    said: ContributionId
+    contribution: ContributionId
 
 
 Order: TypeAlias = (

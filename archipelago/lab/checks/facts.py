@@ -64,7 +64,7 @@ class Truth:
     the checks that need a fact are skipped.
     """
 
-    made: Callable[[ContributionId], ContributionTruth | None] = lambda said: None
+    made: Callable[[ContributionId], ContributionTruth | None] = lambda contribution: None
     """The truth about a contribution; None if it is unknown."""
     excused: Callable[[Life, float, float], bool] = lambda life, from_s, to_s: True
     """Whether a life had a reason to miss a request between two times of the syncer's clock."""

@@ -183,13 +183,13 @@ class LearnerProcess(ABC, Generic[L]):
         learner.happens(LetGo())
         return learner.now.progress
 
-    def heard(self, life: Life, answer: Answer | LeaseGranted | Void) -> None:
+    def answered(self, life: Life, answer: Answer | LeaseGranted | Void) -> None:
         """Deliver the answer to the last message."""
         if (learner := self.learner_of(life)) is not None:
             learner.spoke_s = self.loop.now_s
             learner.happens(Heard(answer))
 
-    def unheard(self, life: Life) -> None:
+    def unanswered(self, life: Life) -> None:
         """Notify the learner that its last message got no answer."""
         if (learner := self.learner_of(life)) is not None:
             learner.spoke_s = self.loop.now_s

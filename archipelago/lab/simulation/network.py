@@ -106,16 +106,22 @@ class SimNetwork:
         self,
         process: SimProcess,
         words: Callable[[Syncer], Any],
-        heard: Callable[[Any], None],
-        unheard: Callable[[], None],
+        answered: Callable[[Any], None],
+        unanswered: Callable[[], None],
     ) -> None:
-        """Send a message to the syncer, then call either `heard` with its answer, or `unheard`."""
+        """Send a message to the syncer, then call `answered` with its answer, or `unanswered`."""
         machine, now_s = self.machines[process.island], self.loop.now_s
         if self.lost(machine, machine.up_cut_s):
-            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unheard)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unanswered)
             return
         self.loop.at(
-            now_s + self.delay_s(machine), self._comes, process, machine, words, heard, unheard
+            now_s + self.delay_s(machine),
+            self._comes,
+            process,
+            machine,
+            words,
+            answered,
+            unanswered,
         )
 
     def _comes(
@@ -123,21 +129,21 @@ class SimNetwork:
         process: SimProcess,
         machine: Machine,
         words: Callable[[Syncer], Any],
-        heard: Callable[[Any], None],
-        unheard: Callable[[], None],
+        answered: Callable[[Any], None],
+        unanswered: Callable[[], None],
     ) -> None:
         now_s = self.loop.now_s
         if self.site.syncer is None:
-            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unheard)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unanswered)
             return
         answer = words(self.site.syncer)
         if now_s < machine.twice_s and self.rng.random() < BAD_LUCK:
             late_s = self.rng.random() * SLOWNESS * machine.trait.latency_s
             self.loop.at(now_s + late_s, self._comes_again, process.island, words)
         if self.lost(machine, machine.down_cut_s):
-            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unheard)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unanswered)
             return
-        self.loop.at(now_s + self.delay_s(machine), process.reached, heard, answer)
+        self.loop.at(now_s + self.delay_s(machine), process.reached, answered, answer)
 
     def _comes_again(self, island: Island, words: Callable[[Syncer], Any]) -> None:
         self.site.suspect(island)
@@ -212,8 +218,8 @@ class SimNetwork:
         self._call(
             process,
             lambda syncer: syncer.report(event, SILENT_VITALS, adopted),
-            lambda answer: process.heard(life, answer),
-            lambda: process.unheard(life),
+            lambda answer: process.answered(life, answer),
+            lambda: process.unanswered(life),
         )
 
     def lease(self, process: SimProcess, event: LeaseWanted) -> None:
@@ -228,8 +234,8 @@ class SimNetwork:
         self._call(
             process,
             lambda syncer: syncer.lease(event),
-            lambda answer: process.heard(life, answer),
-            lambda: process.unheard(life),
+            lambda answer: process.answered(life, answer),
+            lambda: process.unanswered(life),
         )
 
     def made(self, id_: ContributionId, made: ContributionTruth) -> None:

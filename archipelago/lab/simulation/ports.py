@@ -76,7 +76,7 @@ class SimPorts(Ports):
         machine = self.machines[life.island]
         if self.network.lost(machine, machine.up_cut_s):
             await self.loop.pause(CALL_TIMEOUT_S)
-            return f"{life} was not heard"
+            return f"{life} got no answer"
         await self.loop.pause(self.network.delay_s(machine))
         if hand_in is None:
             return None

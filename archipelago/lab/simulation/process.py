@@ -37,7 +37,7 @@ AGAIN_S = 0.5
 
 
 class SimLink(LearnerLink, Protocol):
-    """A process's link to the rest; either an answer comes later, or `unheard` is called."""
+    """A process's link to the rest; either an answer comes later, or `unanswered` is called."""
 
     def join(self, process: SimProcess, event: Join) -> None:
         """Ask for a life."""

@@ -97,14 +97,14 @@ class SimShards:
         place.died += 1
 
     def come_back(
-        self, place: ShardPlace, wanted: Mapping[Fragment, Version], generation: int
+        self, place: ShardPlace, targets: Mapping[Fragment, Version], generation: int
     ) -> bool:
-        """Start a process from the stored versions, and return whether they are the wanted ones."""
+        """Start a process from the stored versions, and return whether these are the targets."""
         place.process, place.fates = self._begun(), Fates()
-        found = place.process.recover(wanted, generation)
+        found = place.process.recover(targets, generation)
         place.fates.died(place.deaths)
-        place.fates.published(self._merged.merged(wanted.keys()))
-        return found == wanted
+        place.fates.published(self._merged.merged(targets.keys()))
+        return found == targets
 
     def recover(
         self, versions: Sequence[Version], generation: int, *, dies: bool
@@ -121,8 +121,8 @@ class SimShards:
             if dies or place.process is None:
                 place.process, place.fates, place.died = self._begun(), Fates(), place.died + 1
                 place.arrivals = Arrivals()
-            wanted = {p: versions[p] for p in place.fragments}
-            found |= place.process.recover(wanted, generation)
+            targets = {p: versions[p] for p in place.fragments}
+            found |= place.process.recover(targets, generation)
             place.deaths = 0
             place.fates.died(0)
         return tuple(found[p] for p in sorted(found))

@@ -121,28 +121,30 @@ class VirtualNetwork:
         self,
         process: VirtualProcess,
         words: Callable[[], Any],
-        heard: Callable[[Any], None],
-        unheard: Callable[[], None],
+        answered: Callable[[Any], None],
+        unanswered: Callable[[], None],
     ) -> None:
-        """Send a message to the syncer, then call either `heard` with its answer, or `unheard`."""
+        """Send a message to the syncer, then call `answered` with its answer, or `unanswered`."""
         now_s = self.loop.now_s
         if now_s < self.places[process.island].cut_s:
-            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unheard)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unanswered)
         else:
-            self.loop.at(now_s + self.timing.latency_s, self._comes, process, words, heard, unheard)
+            self.loop.at(
+                now_s + self.timing.latency_s, self._comes, process, words, answered, unanswered
+            )
 
     def _comes(
         self,
         process: VirtualProcess,
         words: Callable[[], Any],
-        heard: Callable[[Any], None],
-        unheard: Callable[[], None],
+        answered: Callable[[Any], None],
+        unanswered: Callable[[], None],
     ) -> None:
         answer, now_s = words(), self.loop.now_s
         if now_s < self.places[process.island].cut_s:
-            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unheard)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unanswered)
         else:
-            self.loop.at(now_s + self.timing.latency_s, process.reached, heard, answer)
+            self.loop.at(now_s + self.timing.latency_s, process.reached, answered, answer)
 
     async def reach(self, life: Life) -> VirtualProcess | None:
         """Return the process at a life's place, once a message arrives; None if there is none."""
@@ -209,8 +211,8 @@ class VirtualNetwork:
         self._call(
             process,
             lambda: self.syncer.report(event, vitals, adopted),
-            lambda answer: process.heard(life, answer),
-            lambda: process.unheard(life),
+            lambda answer: process.answered(life, answer),
+            lambda: process.unanswered(life),
         )
 
     def lease(self, process: VirtualProcess, event: LeaseWanted) -> None:
@@ -219,6 +221,6 @@ class VirtualNetwork:
         self._call(
             process,
             lambda: self.syncer.lease(event),
-            lambda answer: process.heard(life, answer),
-            lambda: process.unheard(life),
+            lambda answer: process.answered(life, answer),
+            lambda: process.unanswered(life),
         )

@@ -52,7 +52,7 @@ from islands.task import StreamLike
 
 
 class Way(Protocol):
-    """A process's link to the rest; either an answer comes later, or `unheard` is called."""
+    """A process's link to the rest; either an answer comes later, or `unanswered` is called."""
 
     def join(self, process: VirtualProcess, event: Join) -> None:
         """Ask for a life."""

@@ -74,7 +74,7 @@ class ShardActor(Breakable):
 
     async def recover(
         self,
-        wanted: Mapping[Fragment, Version],
+        targets: Mapping[Fragment, Version],
         generation: int,
         deaths: int = 0,
         merged: Sequence[ContributionId] = (),
@@ -90,7 +90,7 @@ class ShardActor(Breakable):
         self._shard.obey(generation)
         self.process.check_code()
         self._hand_ins.forget()
-        found = await self.process.recover(wanted, generation)
+        found = await self.process.recover(targets, generation)
         self._public.sharing.forget()
         self._fates.died(deaths)
         self._fates.published(merged)

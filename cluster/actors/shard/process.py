@@ -108,15 +108,15 @@ class ShardProcess:
         return [*pace.sizes], pace.cost_text()
 
     async def recover(
-        self, wanted: Mapping[Fragment, Version], generation: int
+        self, targets: Mapping[Fragment, Version], generation: int
     ) -> dict[Fragment, Version]:
         """Go back to these versions as `Shard.recover` does, while nothing is being stored."""
 
         def recover() -> dict[Fragment, Version]:
             self._fence.check()
             layout = self._seeded or load_layout(self._depot)
-            self.storing.pace.sizes = {p: layout.sizes[p] for p in wanted}
-            return self.shard.recover(wanted, generation)
+            self.storing.pace.sizes = {p: layout.sizes[p] for p in targets}
+            return self.shard.recover(targets, generation)
 
         return await self._alone(recover)
 

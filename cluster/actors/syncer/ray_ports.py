@@ -37,7 +37,7 @@ from coordinator.protocol import (
 )
 
 Wanted = Mapping[Fragment, Version]
-"""The version that is wanted of each of these fragments."""
+"""The version that each of these fragments has to have."""
 
 
 class RayPorts(Ports):
@@ -68,7 +68,7 @@ class RayPorts(Ports):
         for p in (p for p, holder in self._holder.items() if holder == name):
             self._turns[p] = asyncio.Lock()
 
-    async def have_back(self, name: str, wanted: Wanted, generation: int) -> Wanted:
+    async def have_back(self, name: str, targets: Wanted, generation: int) -> Wanted:
         """Have this shard go back to these versions, once Ray has restarted it; return what it has.
 
         No other call is made to it until `is_back`.
@@ -78,10 +78,10 @@ class RayPorts(Ports):
         end_s = time.monotonic() + PATIENCE_S
         while True:
             self._actors.forget(name)
-            deaths, merged = self._shards.deaths(name), self._fates.merged(wanted.keys())
+            deaths, merged = self._shards.deaths(name), self._fates.merged(targets.keys())
             try:
                 shard = await self._actors.find(name)
-                return await shard.recover.remote(wanted, generation, deaths, merged)
+                return await shard.recover.remote(targets, generation, deaths, merged)
             except RayActorError:
                 if time.monotonic() > end_s:
                     raise
