@@ -45,9 +45,9 @@ class Account:
     tokens: int
     """Tokens trained so far."""
     spans: tuple[Spans, ...]
-    """For each fragment, the steps that are accounted for."""
+    """The steps that are accounted for, for each fragment."""
     covered: tuple[int, ...]
-    """For each fragment, the tokens of those steps."""
+    """The tokens of those steps, for each fragment."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class Rule:
     edition: int = EDITION
     """The edition of the rules that answers events, see `EDITION`."""
     batches: tuple[tuple[str, int], ...] = ()
-    """For each group, windows that a learner reads in one step; 0 if its cursor is not checked."""
+    """Windows that a learner of each group reads in one step; 0 if its cursor is not checked."""
     window_tokens: int = 0
     """Largest number of tokens that a window can have; 0 if unknown."""
 

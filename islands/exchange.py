@@ -83,7 +83,7 @@ class _Rounding:
     sent: dict[ContributionId, tuple[Numbers | None, Numbers]] = field(
         default_factory=dict[ContributionId, tuple[Numbers | None, Numbers]]
     )
-    """For each message whose fate is unknown, the error that it took along and its own error."""
+    """The error that each message of unknown fate took along, and its own error."""
     asked: tuple[int, int] = (0, 0)
     """The last `Known.asked` that was received."""
     lock: threading.Lock = field(default_factory=_lock)

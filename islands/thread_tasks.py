@@ -27,7 +27,7 @@ class Offer(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The two ends of the wire of one life."""
+    """Both sides of the wire of one life: the encoder and the decoder."""
 
     uplink: Uplink
     following: Following
@@ -54,7 +54,7 @@ Todo = Step | Handing | Keep | Adoption | Take | End
 
 
 class Outgoing(NamedTuple):
-    """A message of the talking thread; `word` is None if nothing came for a heartbeat."""
+    """A message of the talking thread; `word` is None if no message was due for a heartbeat."""
 
     word: Say | Want | None
     vitals: Vitals

@@ -84,7 +84,7 @@ for number in range(int(sys.argv[1])):
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A patch of one guard. `old` occurs once in the file; `what` says which guard is removed."""
+    """A patch of one guard. `old` occurs once in the file; `what` names the removed guard."""
 
     what: str
     file: str

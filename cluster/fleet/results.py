@@ -54,7 +54,7 @@ def save_model(
 
     `check` is called before any file is put in its place; `then` with each file afterwards.
 
-    Errors: `OSError`, and nothing is left; `Unavailable`; those of `check` and `then`.
+    Errors: `OSError`, and nothing is left; `Unavailable`; the errors of `check` and `then`.
     """
     files = ModelFiles(folder, layout, name=name)
     try:
@@ -107,7 +107,7 @@ class Results:
           ends without its result.
         - `rescued`: the same model, saved elsewhere.
 
-        Errors: `OSError` if no place accepts the model; `Unavailable`; those of `check`.
+        Errors: `OSError` if no place accepts the model; `Unavailable`; the errors of `check`.
         """
         missing: list[str] = []
         if self._model is None:

@@ -150,7 +150,7 @@ class First:
         self._listen(number, connection)
 
     def _beat(self) -> None:
-        """Send heartbeats; on its own thread, since sending to a halted host may block for ever."""
+        """Send heartbeats; on its own thread, since sending to a halted host may block forever."""
         while not self._ended.wait(BEAT_S):
             try:
                 self.send(HostHeartbeat())
@@ -222,7 +222,7 @@ class Other(Generic[SomeOrder]):
             end.shutdown(socket.SHUT_RDWR)
 
     def orders(self) -> Generator[SomeOrder]:
-        """Yield orders as they arrive, for ever: the loss of the first host ends this process."""
+        """Yield orders as they arrive, forever: the loss of the first host ends this process."""
         while True:
             yield self._orders.get()
 

@@ -28,7 +28,7 @@ SETTLE_S = 0.5
 NOT_YET = "No available agent"
 """The answer of a head that has only just started."""
 AGENT_TIMEOUT_S = 180.0
-"""For how many seconds such a head is asked again: on two busy cores 60 s were too few."""
+"""Seconds for which such a head is asked again: on two busy cores 60 s were too few."""
 
 
 @dataclass(frozen=True, slots=True)

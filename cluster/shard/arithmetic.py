@@ -157,7 +157,7 @@ class Files(Protocol[S]):
     """The place where versions are made durable."""
 
     def save(self, p: Fragment, arrays: Callable[[], S], *, first: bool) -> None:
-        """Make a version durable; the `first` one is kept for ever.
+        """Make a version durable; the `first` one is kept forever.
 
         Errors: `OSError` if it cannot be made durable; `RunFailed` if another owner has the run by
         now.

@@ -1,4 +1,4 @@
-"""Any optax transformation as outer optimizer: more general than our own step, and slower.
+"""An optax transformation as outer optimizer: more general than our own step, and slower.
 
 The state of the transformation is kept as one flat f32 array in place of our momentum, so integers
 in it are exact up to 2**24. JAX is imported at first use, and runs on the shard's CPUs.

@@ -38,7 +38,7 @@ NO_MODEL = "the shard has just begun and has no model yet"
 
 
 class Shard(Generic[P, D, W, S]):
-    """Some or all fragments of a model; none before `seed` or `recover` is called.
+    """A shard: some or all fragments of a model; none before `seed` or `recover` is called.
 
     One thread at a time may call; `whole`, `shared` and `missed` may be called from any thread.
     `store` may be called beside calls for other fragments; once it has its copy, it may run
@@ -154,7 +154,7 @@ class Shard(Generic[P, D, W, S]):
         contributions stay. To undo it, the public version is loaded from the files if it is stored
         there; else the merge first copies what it changes (8 bytes an element until this returns).
 
-        Errors: `NoModel`; `Misordered`; those of `Files.load`, after which the fragment is not
+        Errors: `NoModel`; `Misordered`; the errors of `Files.load`, after which the fragment is not
         sound.
         """
         return self._fragment(order.fragment).merge(order, self.inbox)

@@ -216,7 +216,7 @@ class Tape:
     def _write(self, segment: Segment, content: bytes) -> None:
         """Add to a segment, and begin it first if it is the next one.
 
-        Errors: those of the depot; the caller retries with the same content, or with more.
+        Errors: the errors of the depot; the caller retries with the same content, or with more.
         """
         if segment != self._open:
             opened = self._depot.grow(segment.name, again=True)

@@ -100,7 +100,7 @@ class Evaluator:
 
     @property
     def layout(self) -> Layout:
-        """How the model is cut into fragments."""
+        """The partition of the model into fragments."""
         return self._layout
 
     def initial(self) -> list[Flat]:

@@ -1,4 +1,4 @@
-"""The first host's end of a multi-host island: orders to the others, and what they have done."""
+"""The first host's side of a multi-host island: orders to the other hosts, and their progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Placing:
     """A version that some hosts could put in place."""
 
     means: list[bool] = field(default_factory=list[bool])
-    """For each such host, whether it has the mean of first moments."""
+    """Whether each of these hosts has the mean of first moments."""
     offer: Offer | None = None
     """The arrays of this host, once it is one of them."""
 

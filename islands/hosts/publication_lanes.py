@@ -40,7 +40,7 @@ class Following:
     def offer(self, publication: Publication, payload: Sent | None) -> None:
         """Adopt a version; return at once if that has to wait for a shard, or for another thread.
 
-        Errors: those of the arrays and of `came`, unless another thread adopts it.
+        Errors: the errors of the arrays and of `came`, unless another thread adopts it.
         """
         p = publication.fragment
         with self._lock:

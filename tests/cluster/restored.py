@@ -38,7 +38,7 @@ from tests.cluster import played
 from tests.cluster.played import LAYOUT, Played, measures_of
 
 NOBODY = 4_194_299
-"""A process number that this machine does not use; `born` tells it from a real process."""
+"""A process number that this machine does not use; `born` distinguishes it from a real process."""
 CONFIG = played.CONFIG.replace("keep_contributions = true", "")
 F = (Fragment(0), Fragment(1))
 

@@ -228,7 +228,7 @@ METHODS = ("collect", "merge", "publish", "discard", "recover")
 def test_learner_hears_fates_of_earlier_contributions_with_next_request(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The successor of a dead shard knows it too: the syncer tells it what was merged."""
+    """The successor of a dead shard gets the merged contributions from the syncer, too."""
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
     p, who = Fragment(0), life()
     island, following = Training(wanted[p]), Version(0, wanted[p].number + 1)
@@ -461,7 +461,7 @@ def test_recovered_shard_need_not_publish_its_version_again(played: Played) -> N
 
 
 def test_shard_refuses_orders_of_an_earlier_generation(played: Played) -> None:
-    """Ray may lose sight of an old syncer; a shard that has heard a later one refuses it."""
+    """Ray may lose sight of an old syncer; a shard that a later one has called refuses it."""
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
     shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
     asyncio.run(shard.recover(wanted, 3))

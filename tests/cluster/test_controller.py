@@ -1,6 +1,6 @@
 """Tests of the fleet over a fake Ray cluster: whole runs, from start to summary, in milliseconds.
 
-The fake's syncer shows what the test's script says; the fake records places, actors and calls. The
+The fake's syncer shows the test's script; the fake records places, actors and calls. The
 controller, its table of islands, core actors, fault injection, results, files and ownership are
 real.
 """

@@ -141,7 +141,7 @@ class Run:
     async def lives(self, owned: Ownership, merges: int) -> SyncerActor:
         """Make requests that must be durable before they are answered, between snapshots.
 
-        The snapshots seal the tape. The syncer is told of no merge: a restart goes back to the
+        The snapshots seal the tape. The syncer learns of no merge: a restart goes back to the
         first version, and is refused if that is not among the newest two that are stored.
         """
         syncer = await self.syncer()

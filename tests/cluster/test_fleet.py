@@ -95,7 +95,7 @@ def test_draining_island_is_released_after_its_timeout() -> None:
 
 
 def test_island_wanted_again_finishes_its_drain_and_is_placed_again() -> None:
-    """The island has been told to leave, so the drain is finished first."""
+    """The island has been ordered to leave, so the drain is finished first."""
     draining = holding(Hold.DRAINING, "draining")
     assert reconciled([A], draining, 1.0) == []
     assert deeds(reconciled([A], holding(Hold.DRAINING, "left"), 1.0)) == [("give back", A)]

@@ -416,7 +416,7 @@ def test_island_stays_alive_while_data_reaches_any_of_its_hosts() -> None:
         came.put(True)
         lead.heard(
             Placed(LIFE, Q, Version(0, 9), mean=False)
-        )  # others are heard while this takes long
+        )  # others are handled while this takes long
         assert go_on.acquire(timeout=WAIT_S)
 
     lead.came = said

@@ -442,7 +442,7 @@ def test_host_of_several_reports_progress_for_each_part_of_its_ranges(run: Run, 
 
 
 def test_catching_up_host_reports_and_survives_the_end_of_its_life(run: Run) -> None:
-    """The host has told others to begin, so the life ends after it has begun on all of them."""
+    """The host has ordered others to begin, so the life ends after it has begun on all of them."""
     run.join()
     run.link.ranges = OWNS
     run.over_after = 0

@@ -84,7 +84,7 @@ class Elsewhere:
 
 
 def foreign(token: str) -> Owner:
-    """Return an owner on another machine, about which nothing can be known here."""
+    """Return an owner on another machine, whose state cannot be checked here."""
     return replace(me(token), host="another", machine="far-away", pid=1)
 
 

@@ -92,7 +92,7 @@ class Ended(BaseException):
 
 
 class Fleet:
-    """A fleet that records what a process says. It starts no learner, since the test brings one."""
+    """A fleet that records the messages of a process. The test brings its own learner."""
 
     def __init__(self) -> None:
         self.words: list[tuple[Failure | None, str]] = []

@@ -56,7 +56,7 @@ QUIET = Vitals(loss=1.0)
 
 @dataclass
 class World(Ports):
-    """Learners, a shard and a disk that do what the test says.
+    """Learners, a shard and a disk that follow the test's script.
 
     `log` records every action in order. `broken` maps an action to the exception of its next call.
     """

@@ -266,7 +266,7 @@ def test_lock_step_waits_for_newer_versions_of_due_fragments() -> None:
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_lock_step_does_not_wait_for_a_version_already_adopted(asked: bool) -> None:
-    """The adoption may have overwritten the steps to hand in; waiting would block for ever."""
+    """The adoption may have overwritten the steps to hand in; waiting would block forever."""
     told = Told(overlap=0)
     told(Ready(100))
     told.step()
@@ -347,7 +347,7 @@ def test_rate_clock_stays_within_H_of_the_syncers_clock(steps: int, t: int, cloc
     """H is 4.
 
     A slow island's rate falls with the others', and a fast island's schedule does not end before
-    theirs. Until the learner hears more, it assumes that t moves by one a step.
+    theirs. Until the learner receives more, it assumes that t moves by one a step.
     """
     told = Told()
     told(Ready(100))

@@ -1,4 +1,4 @@
-"""`archipelago replay` rebuilds a run exactly, or says in one message what is wrong."""
+"""`archipelago replay` rebuilds a run exactly, or reports in one message what is wrong."""
 
 from __future__ import annotations
 

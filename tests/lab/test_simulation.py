@@ -122,7 +122,7 @@ def test_refuses_lock_step_without_all_islands() -> None:
 
 
 # Each seed was a violation of the plan that it gave then: the tests of plans, terms and the judge
-# say which.
+# name them.
 @pytest.mark.parametrize(
     "seed",
     [

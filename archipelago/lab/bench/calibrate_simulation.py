@@ -42,7 +42,7 @@ class MachineTimes:
     store_s: float
     """Storing a merged version."""
     back_s: float
-    """From a kill until the next step begins."""
+    """Seconds from a kill until the next step begins."""
 
 
 def simulate(

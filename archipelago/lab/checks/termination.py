@@ -59,7 +59,7 @@ def look(
 def _check_patience(
     memory: JudgeMemory, p: int, after: State, fragment: FragmentState, round_: Round, now_s: float
 ) -> None:
-    """Check that a last round waits for some learner, and not for ever for a straggler.
+    """Check that a last round waits for some learner, and not forever for a straggler.
 
     A last round that had its quorum also has its usual grace window.
     """

@@ -95,7 +95,7 @@ def _workers(count: int) -> Generator[ProcessPoolExecutor]:
 
 
 def _end_with(watched: Connection) -> None:
-    """Make this worker exit when the other end of the pipe is closed."""
+    """Make this worker exit when the parent closes its side of the pipe."""
 
     def watch() -> None:
         watched.poll(None)

@@ -105,7 +105,7 @@ class Network:
         return f"{self.name}-r{region.number}"
 
     def device(self, number: int) -> str:
-        """Return the backbone's end of the link to a region, or to the machine (`HOST`)."""
+        """Return the backbone's side of the link to a region, or to the machine (`HOST`)."""
         return f"{self.name}b{number}"
 
     def address(self, number: int) -> str:

@@ -22,7 +22,7 @@ FORWARDER_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How a network holds packets back."""
+    """The way in which a network delays packets."""
 
     netem: bool
     """Whether the kernel does it; else the forwarder."""

@@ -116,7 +116,7 @@ class TogetherEvaluator:
 
     @property
     def layout(self) -> Layout:
-        """How the model is cut into fragments."""
+        """The partition of the model into fragments."""
         return self._host.evaluator.layout
 
     @property

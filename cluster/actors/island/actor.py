@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 class IslandActor(BreakableIsland):
     """One island with its learner, or a spare that may become one.
 
-    `hand_in` and `offer` are the two ends of its wire.
+    `hand_in` and `offer` are the two sides of its wire.
     """
 
     def __init__(self, config: str, group: str, seat: Seat, namespace: str) -> None:

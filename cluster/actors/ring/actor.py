@@ -37,7 +37,7 @@ END_S = 30.0
 
 
 class RingActor(Conductor):
-    """A conductor with the calls of fleet, evaluator and people."""
+    """The actor of a conductor: the calls of the fleet, the evaluator and the command line."""
 
     _seen: tuple[float, RingState] | None = None
 

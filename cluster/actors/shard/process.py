@@ -148,8 +148,8 @@ class ShardProcess:
     async def keep(self, order: Merge) -> None:
         """Write the contributions to a merge, on the storing thread and with its timeout.
 
-        Errors: `Outdated`; those of `Shard.payloads`; `RunFailed` if the run has another owner by
-        now.
+        Errors: `Outdated`; the errors of `Shard.payloads`; `RunFailed` if the run has another owner
+        by now.
         """
         held = await self.compute(self._obeying(order, self.shard.payloads))
         kept = list(zip((item.contribution for item in order.items), held, strict=True))
@@ -169,7 +169,7 @@ class ShardProcess:
     async def publish(self, order: Publish) -> tuple[Publication, Sent] | None:
         """Make the staged version public as `Shard.publish` does.
 
-        Errors: `Outdated`; those of `Shard.publish`.
+        Errors: `Outdated`; the errors of `Shard.publish`.
         """
         return await self.compute(self._obeying(order, self.shard.publish))
 
