@@ -24,9 +24,9 @@ HUNG_S = 600.0
 PATIENCE = 10
 """The timeout for an evaluator with long batches: this many times its longest batch."""
 ANSWER_S = 10.0
-"""The timeout in seconds of the request for its progress, whatever else it does."""
+"""The timeout in seconds of the request for the evaluator's progress."""
 NOTE_S = 1.0
-"""The timeout in seconds of that request if its answer is only displayed."""
+"""The timeout in seconds of the same request if its answer is only displayed."""
 POLL_S = 1.0
 """Seconds that each look at a final evaluation waits for its result."""
 DEATHS = 3

@@ -81,7 +81,7 @@ def save_to(path: Path, layout: Layout, public: Iterable[tuple[Version, Flat]]) 
 
 
 class Results:
-    """The results of one run; a retry does not write again what is written."""
+    """The results of one run; a retry skips the files that are written."""
 
     def __init__(self, run_dir: Path, depot: Depot, layout: Layout) -> None:
         self._run_dir, self._depot, self._layout = run_dir, depot, layout

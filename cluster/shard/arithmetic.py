@@ -66,7 +66,7 @@ class Staging(NamedTuple, Generic[D]):
     difference: D
     """The step of the public fragment, with the mean first moments if there are any."""
     norm: float
-    """Norm of that step."""
+    """Norm of the step of the public fragment."""
     cosines: tuple[float | None, ...]
     measured: int
     turned: float | None

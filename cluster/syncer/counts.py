@@ -107,7 +107,7 @@ class Counts:
     holding: frozenset[Island]
     """The islands that hold devices now."""
     held_since_s: float
-    """Since when `holding` is as it is."""
+    """The time of the last change of `holding`, in seconds."""
     held_s: float
     """Island-seconds of devices held before that."""
     merges_lost: int

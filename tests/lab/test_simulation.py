@@ -100,7 +100,7 @@ def test_every_kind_of_trouble_is_drawn() -> None:
 def test_lock_step_plans_are_valid_configurations() -> None:
     """Each merge needs all islands, and each version is adopted before the next due point.
 
-    Without the first, learners at their last step would wait for ever for a merge without them.
+    Without the first, learners at their last step would wait forever for a merge without them.
     Without the second, no version would ever be adopted. Both kinds of plan were drawn once.
     """
     waiting = [plan for n in range(10 * FEW) if (plan := draw(f"{SEED}/{n}")).lock_step is not None]

@@ -64,7 +64,7 @@ class Recovery:
     grow: Grow
 
     def scaled(self, factor: float) -> Recovery:
-        """Return these times in another unit, of which there are `factor` to a second."""
+        """Return these times in a unit of 1/`factor` seconds."""
         return replace(
             self,
             shrink_s=self.shrink_s * factor,

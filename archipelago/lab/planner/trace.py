@@ -54,7 +54,7 @@ class Trace:
         )
 
     def scaled(self, factor: float) -> Trace:
-        """Return the trace in another unit of time, of which there are `factor` to a second."""
+        """Return the trace in a time unit of 1/`factor` seconds."""
         return Trace(
             self.slices,
             self.lasts_s * factor,

@@ -65,7 +65,7 @@ class CellResult:
     figures: Mapping[str, Any]
     """The keys of `summary.json` with their values."""
     curve: Sequence[Evaluation]
-    """The evaluations on the way."""
+    """The evaluations during training."""
     failed: str
     """The reason if the cell failed; empty if it did not."""
     took_s: float

@@ -144,7 +144,7 @@ class ShardActor(Breakable):
         return await asyncio.to_thread(self._shard.whole, fragments)
 
     async def probe(self, nbytes: int) -> Probe | None:
-        """Return an object of that many bytes, to measure a link with; None as in `whole`."""
+        """Return an object of that many bytes to measure a link; None while there is no model."""
         return await self._public.sharing.probe(nbytes) if self._shard.has_model else None
 
     async def shared(
