@@ -15,7 +15,7 @@ class UserMistake(ArchipelagoError):
 
 
 class RunFailed(ArchipelagoError):
-    """A run that cannot continue; what it has written stays in its directory. Exit code 1."""
+    """A run that cannot continue; its files stay in its directory. Exit code 1."""
 
 
 class LayoutMismatch(ArchipelagoError):

@@ -307,7 +307,7 @@ class LeaseWanted:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """The order that an island hand in what it has and leave."""
+    """The order that an island hand in its remaining work and leave."""
 
     island: Island
     why: str
@@ -472,7 +472,7 @@ class LeaseGranted:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The order that the shard call this learner for what it has trained on the fragment."""
+    """The order that the shard request a hand-in of the fragment from this learner."""
 
     life: Life
     fragment: Fragment

@@ -68,7 +68,7 @@ class Rule:
 
     @property
     def bounded(self) -> bool:
-        """Whether an island's claims are held to what it can have done (edition 1)."""
+        """Whether claims beyond an island's possible progress are refused (edition 1)."""
         return self.edition >= 1
 
     def batch_of(self, group: str) -> int:

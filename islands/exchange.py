@@ -1,4 +1,4 @@
-"""A learner's two ends of the wire: what it sends, with its rounding errors, and what it receives.
+"""A learner's side of the wire: the encoder of its hand-ins, and the decoder of new versions.
 
 Everything here happens on the callers' threads, never on the training thread.
 """
@@ -93,9 +93,9 @@ class _Rounding:
 class Uplink:
     """The encoder of one life's hand-ins, with error feedback per fragment.
 
-    A message takes along the error of the ones before it. If it is merged, it leaves its own error
-    for the next one. Else its delta is discarded, and it gives back what it took. Its fate is known
-    at the latest when more is asked for (docs/explanation/protocol.md, Up and down).
+    A message includes the rounding error of those before it. If it is merged, its own error is kept
+    for the next one. Otherwise its delta is discarded, and the included error is kept again. Its
+    fate is known at the latest when more is asked for (docs/explanation/protocol.md, Up and down).
     """
 
     def __init__(

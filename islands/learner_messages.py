@@ -82,7 +82,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The shard's request for what was trained on a fragment."""
+    """The shard's request for a contribution to a fragment."""
 
     fragment: Fragment
     held: tuple[ContributionId, ...] | None = None
@@ -249,7 +249,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """The order to report to the syncer, with what was adopted since the report before."""
+    """The order to report to the syncer, with the adoptions since the report before."""
 
     report: Report
     adopted: tuple[Adopted, ...]

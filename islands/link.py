@@ -39,7 +39,7 @@ class Link(Protocol):
     """The connection to the coordinator.
 
     Calls may take long, and raise `Unreachable` when they fail. A report brings along what was
-    adopted since the one before: each call costs both ends more than its content.
+    adopted since the one before: each call costs both sides more than its content.
     """
 
     def join(self, event: Join) -> Granted | Refused:

@@ -1,4 +1,4 @@
-"""The fleet as it is called: requests of people and processes, answered on any thread.
+"""The interface of the fleet: requests of users and processes, answered on any thread.
 
 One thread, the `Keeper`, keeps the run. A call leaves requests and messages for it, or reads what
 it has published.

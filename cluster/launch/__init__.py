@@ -1,7 +1,7 @@
 """The commands around a run: start one, follow it, reach it from another terminal, end it.
 
-`cli` and `bench` import this layer. The terminal's process owns what it starts: in every case,
-that is stopped, and nothing else is.
+`cli` and `bench` import this layer. The terminal's process owns everything that it starts. However
+the run ends, the process stops all of it, and nothing else.
 
     preflight      checks of a configuration against the world before anything is started
     run            one run from its start to its end, owned by this process or by its fleet

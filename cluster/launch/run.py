@@ -1,7 +1,7 @@
 """One run in the terminal's process, from its configuration to the clean-up.
 
-The terminal's process owns everything that it starts. Whatever happens, what was started is
-stopped, and nothing else is.
+The terminal's process owns everything that it starts. However the run ends, it stops
+all of it, and nothing else.
 """
 
 from __future__ import annotations

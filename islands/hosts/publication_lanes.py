@@ -29,8 +29,8 @@ class Following:
     ) -> None:
         """Create the lanes.
 
-        `came`: gets each version that was followed; a later one may come before it. `broke`: gets
-        what was raised on a thread that asks for missed deltas.
+        `came`: called with each version that was followed, not always in order. `broke`: called
+        with an exception of a thread that asks for missed deltas.
         """
         self._downlink, self._came, self._broke = downlink, came, broke
         self._lock = threading.Lock()

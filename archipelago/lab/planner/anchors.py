@@ -34,7 +34,7 @@ class PublishedFigure:
     paper: float
     ours: float
     fits: bool
-    """Whether ours is within `CLOSE` of the paper's, or above the paper's if that is a bound."""
+    """Whether our figure is within `CLOSE` of the paper's, or above it if that is a bound."""
     assumptions: str
     chosen: str = ""
     """The assumption that was chosen so that the figure comes out; empty if none was."""

@@ -147,7 +147,7 @@ class TogetherEvaluator:
             return self._host.evaluator.loss(flats)
 
     def sample(self, flats: Sequence[Flat]) -> float:
-        """Return a rougher held-out loss, as `Evaluator.sample` does."""
+        """Return a held-out loss over fewer windows, as `Evaluator.sample` does."""
         with _in_step():
             self._lead.tell(Judge(few=True))
             return self._host.evaluator.sample(flats)

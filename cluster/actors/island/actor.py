@@ -143,7 +143,7 @@ class IslandActor(BreakableIsland):
 
     @ray.method(concurrency_group="control")
     def spoil(self, factor: float) -> None:
-        """Multiply what this process hands in from now on by `factor` (for fault plans)."""
+        """Multiply all later hand-ins of this process by `factor` (for fault plans)."""
         if (learner := self.process.learner) is not None:
             learner.spoil = factor
 

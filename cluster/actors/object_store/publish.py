@@ -44,7 +44,7 @@ PROBE_BYTES, PROBE_GROWS = 2**20, 4
 Each further object is larger by that factor.
 """
 SOON_S = 5.0
-"""Seconds within which a shard answers; the learner asks again for what is not put by then."""
+"""Seconds within which a shard answers; the learner asks again for missing fragments."""
 T = TypeVar("T")
 
 
