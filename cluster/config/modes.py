@@ -139,7 +139,7 @@ def misfit(config: Config, harm: Harm) -> str | None:
     if mode.lock_step and harm.kind in (FaultKind.NAN, FaultKind.SCALE):
         return (
             f"the {harm.kind} of {harm.island}: the gate refuses its contributions from then on, "
-            f'and run.mode = "{mode}" merges nothing without all islands: it would wait for ever'
+            f'and run.mode = "{mode}" merges nothing without all islands: it would wait forever'
         )
     if not mode.sums_gradients:
         return None

@@ -38,7 +38,7 @@ class MachineTimes:
     step_s: float
     """An inner step."""
     merge_s: float
-    """A merge."""
+    """Seconds of a merge."""
     store_s: float
     """Storing a merged version."""
     back_s: float

@@ -147,5 +147,5 @@ class EvaluatorActor(Breakable):
             if found is not None and [version for version, _ in found] == versions:
                 return [flat for _, flat in found]
             if found is not None or time.monotonic() > until_s:
-                raise Unreachable("the shards do not have the model that shall be judged")
+                raise Unreachable("the shards do not have the model to evaluate")
             time.sleep(AGAIN_S)
