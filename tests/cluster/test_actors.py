@@ -225,7 +225,7 @@ def reached(shard: ShardActor) -> SimpleNamespace:
 METHODS = ("collect", "merge", "publish", "discard", "recover")
 
 
-def test_learner_hears_fates_of_earlier_contributions_with_next_request(
+def test_learner_receives_fates_of_earlier_contributions_with_next_request(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The successor of a dead shard gets the merged contributions from the syncer, too."""
@@ -344,7 +344,7 @@ def test_head_timeout_does_not_end_a_life(
     assert asyncio.run(RayPorts("nowhere", {}).watch(life())) == "watch"
 
 
-def test_join_before_ray_knows_the_process_does_not_end_the_life(
+def test_join_before_ray_lists_the_process_does_not_end_the_life(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Restarted(Willing):

@@ -229,7 +229,7 @@ def plays(scene: Callable[[Stage], Awaitable[None]], **rules: Any) -> Stage:
         (Failure(Reason.STORE, "the object store had no room", ends=False), True),
     ],
 )
-def test_lost_hand_in_is_told_apart_from_a_missing_one(
+def test_lost_hand_in_is_distinguished_from_a_missing_one(
     said: Failure | str | None, lost: bool
 ) -> None:
     async def scene(stage: Stage) -> None:
@@ -553,7 +553,7 @@ def test_merge_held_back_during_a_shards_death_is_not_ordered() -> None:
     plays(scene, every=4)
 
 
-def test_rules_hear_how_long_a_publication_took() -> None:
+def test_rules_receive_the_duration_of_a_publication() -> None:
     async def scene(stage: Stage) -> None:
         a = stage.joins(A)
         stage.world.tells = Reached(Fragment(0), Version(0, 0), ((a, 0.7),))

@@ -1389,7 +1389,7 @@ def test_token_counts_are_plain_integers(begin: Begin, monkeypatch: pytest.Monke
         alive.ends()
 
 
-def test_learner_knows_its_own_lives(begin: Begin) -> None:
+def test_learner_recognizes_its_own_lives(begin: Begin) -> None:
     alive = begin()
     first = alive.script.life
     alive.learner.cease(Void(first, "why not"))
