@@ -47,7 +47,7 @@ class Account:
     spans: tuple[Spans, ...]
     """The steps that are accounted for, for each fragment."""
     covered: tuple[int, ...]
-    """The tokens of those steps, for each fragment."""
+    """The tokens of the steps in `spans`, for each fragment."""
 
 
 @dataclass(frozen=True, slots=True)

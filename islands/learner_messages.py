@@ -75,7 +75,7 @@ class Track:
     from_step: int = 0
     """First inner step of the next contribution: the last hand-in, or the adoption."""
     from_tokens: int = 0
-    """Tokens trained up to that step."""
+    """Tokens trained up to `from_step`."""
     waiting: tuple[ContributionId, ...] = ()
     """Contributions that are in no version yet, according to the notices received."""
 

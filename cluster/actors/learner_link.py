@@ -172,7 +172,7 @@ class RayLink:
             return None
 
     def mean_moments(self, fragments: Sequence[Fragment]) -> dict[Fragment, Payload] | None:
-        """Return the mean first moments of those fragments that have one; None as in `whole`."""
+        """Return the mean first moments of fragments that have one; None if the life is over."""
         try:
             return self._reader.mean_moments(fragments, self._require_life)
         except _Over:

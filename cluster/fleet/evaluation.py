@@ -48,9 +48,9 @@ class EvaluationResult(NamedTuple):
 
 
 Pending = Callable[[float], Any]
-"""A pending answer: a call waits for it for that many seconds.
+"""A pending answer; its argument is the longest wait in seconds.
 
-Errors: Ray's; `GetTimeoutError` if it has not come.
+Errors: the errors of Ray; `GetTimeoutError` if there is no answer by then.
 """
 
 

@@ -187,7 +187,7 @@ def _of_evaluator(config: Config) -> dict[str, float]:
 
 
 def _fits_here(need_bytes: int) -> None:
-    """Raise `UserMistake` if this machine's shared memory has less room than that."""
+    """Raise `UserMistake` if this machine's shared memory has less than `need_bytes` of room."""
     shared = Path("/dev/shm")
     free = shutil.disk_usage(shared).free if shared.exists() else need_bytes
     if free < need_bytes:

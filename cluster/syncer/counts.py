@@ -109,7 +109,7 @@ class Counts:
     held_since_s: float
     """The time of the last change of `holding`, in seconds."""
     held_s: float
-    """Island-seconds of devices held before that."""
+    """Island-seconds of devices held before `held_since_s`."""
     merges_lost: int
     """Merges lost because a restarted syncer found an earlier version."""
     troubles: dict[str, str]

@@ -36,7 +36,7 @@ class Trace:
     back_s: Floats
     """The times at which it is back, in the same seconds."""
     sound_since_s: Floats
-    """The times at which it was last back before that; minus infinity before its first failure."""
+    """The times of the repairs before these failures; minus infinity before the first failure."""
     slice_of: Ints
     """The index of the slice that fails."""
 

@@ -1,4 +1,4 @@
-"""The moments that an island gives to a joining one, in the object store, cut for that one's hosts.
+"""The moments for a joining island in the object store, cut for the hosts of that island.
 
 A host of either island holds only its share of a leaf. The request states how the joining island is
 split. Each host of the donor copies its share of each leaf, cuts it at the bounds of the other
