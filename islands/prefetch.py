@@ -31,7 +31,7 @@ def _work(jobs: SimpleQueue[Job | None]) -> None:
         made, make = job
         try:
             made.set_result(make())
-        except BaseException as error:  # noqa: BLE001 - raised where the batch is wanted
+        except BaseException as error:  # noqa: BLE001 - raised where the batch is requested
             made.set_exception(error)
         del job, made, make
 

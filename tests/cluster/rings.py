@@ -122,7 +122,7 @@ class Meeting:
         world = self.world
         if self.closed.done():
             await asyncio.sleep(JOIN_S)
-            process.die("nobody is where the ring was to meet")
+            process.die("no process listens at the meeting point")
         waiting: asyncio.Future[int] = world.loop.create_future()
         self.there[process] = waiting
         if len(self.there) == turn.members and not self.began:

@@ -99,7 +99,7 @@ def test_outdated_syncer_does_not_make_shard_forget(played: Played) -> None:
         "Gatherer", SimpleNamespace(forget=lambda: asked.append("forget"))
     )
     asyncio.run(shard.recover(wanted, 2))
-    with pytest.raises(Outdated, match="generation 1 is not heard"):
+    with pytest.raises(Outdated, match="generation 1 is refused"):
         asyncio.run(shard.recover(wanted, 1))
     assert asked == ["forget"]
 
@@ -141,7 +141,7 @@ def test_merge_waits_until_previous_version_is_public() -> None:
         await asyncio.gather(
             ports.publish(Publish(f0, v1, Version(0, 0), (), ())),
             ports.merge(Merge(f0, v2, (), "all delivered")),
-            ports.merge(Merge(f1, v1, (), "another fragment waits for nobody")),
+            ports.merge(Merge(f1, v1, (), "another fragment does not wait")),
         )
 
     asyncio.run(orders())
@@ -249,7 +249,7 @@ def test_learner_receives_fates_of_earlier_contributions_with_next_request(
     async def story() -> None:
         await begins(shards[0])
         merged, refused, held = [await asked() for _ in range(3)]
-        await ports.discard(Discard(refused, Fate.SUPERSEDED, "said twice"))
+        await ports.discard(Discard(refused, Fate.SUPERSEDED, "reported twice"))
         assert await ports.merge(Merge(p, following, (Item(merged, 1.0),), "all delivered"))
         another = await asked()
         await ports.publish(Publish(p, following, wanted[p], (), (merged.id,)))
@@ -283,7 +283,7 @@ class Head:
         if name == self.waits:
             self.asked.set()
             if not self.go.wait(5):
-                raise GetTimeoutError(f"nobody says where {name} is")
+                raise GetTimeoutError(f"no process lists where {name} is")
         if name not in self.actors:
             raise ValueError(f"there is no {name}")
         return self.actors[name]

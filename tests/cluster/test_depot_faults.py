@@ -126,7 +126,7 @@ class Run:
         assert isinstance(event, Merged)
         await self.shard.publish(Publish(F0, after, before, (), ()), ())
         if durable is not True:
-            assert isinstance(durable, str), "it says why"
+            assert isinstance(durable, str), "it reports why"
             self.told.errors.append(OSError(durable))
         self.told.version = after
         return durable is True

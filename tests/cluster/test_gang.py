@@ -180,7 +180,7 @@ def test_silent_strangers_delay_no_host_and_are_disconnected(
             with each:
                 while each.recv(4096):
                     pass  # the first host sends a challenge, then hangs up
-        assert lost == [], "nobody misses a stranger"
+        assert lost == [], "no host depends on a stranger"
     first.entered()
 
 

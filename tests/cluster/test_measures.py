@@ -246,7 +246,7 @@ def test_island_that_left_gives_no_hope() -> None:
     assert failure is not None
     assert "another layout" in str(failure)
     told.measures.held({}, 2)
-    assert told.hopeless() is None, "nobody is there yet"
+    assert told.hopeless() is None, "no learner is there yet"
 
 
 # --- merges, bytes, tokens ------------------------------------------------------------------------

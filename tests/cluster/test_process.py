@@ -270,7 +270,7 @@ def test_break_down_ends_the_process_only_for_its_own_life(
     with pytest.raises(Ended):
         actor.break_down(LIFE, "7 (int) instead of facts and a payload")
     ((failure, words),) = fleet.words
-    assert failure is None, "it knows"
+    assert failure is None, "it was notified"
     assert words.strip().endswith("Malformed: 7 (int) instead of facts and a payload")
 
 

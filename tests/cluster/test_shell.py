@@ -339,7 +339,7 @@ def test_draining_learner_is_parked_collected_and_released() -> None:
         stage.steps(life, 1)
         await until(lambda: "watch a#1" in stage.world.log)
         stage.world.log.clear()
-        stage.syncer.drain(A, "somebody wants it")
+        stage.syncer.drain(A, "on request")
         await stage.comes_to("write Left")
 
     stage = plays(scene, every=9, fragments=2)
@@ -384,7 +384,7 @@ def test_work_after_a_pending_answer_is_collected_before_leaving() -> None:
         stage.steps(life, 2)
         await until(lambda: "collect a#1 0" in stage.world.log)
         stage.steps(life, 3)
-        stage.syncer.drain(A, "somebody wants it")
+        stage.syncer.drain(A, "on request")
         await until(lambda: "park a#1" in stage.world.log)
         for _ in range(20):
             await asyncio.sleep(0)
@@ -457,7 +457,7 @@ def test_refused_contribution_is_discarded() -> None:
 def test_stopped_run_finishes_after_its_last_rounds() -> None:
     async def scene(stage: Stage) -> None:
         stage.steps(stage.joins(A), 1)
-        stage.syncer.stop("somebody wants it")
+        stage.syncer.stop("on request")
         assert not stage.syncer.finished.is_set()
         async with asyncio.timeout(WAIT_S):
             await stage.syncer.finished.wait()

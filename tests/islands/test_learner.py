@@ -270,7 +270,7 @@ class Script(Link):
         return LeaseGranted(event.life, lease)
 
     def left(self, event: Left) -> None:
-        raise AssertionError("the shell says so, not the learner")
+        raise AssertionError("the shell reports it, not the learner")
 
     def mean_moments(self, fragments: Sequence[Fragment]) -> dict[Fragment, Payload]:
         return {}

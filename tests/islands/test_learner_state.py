@@ -296,7 +296,7 @@ def test_lock_step_with_overlap_adopts_exactly_at_the_overlap_step() -> None:
     taken = keep.hand_over
     assert taken.contribution is not None
     assert (taken.fragment, taken.contribution.from_step, taken.contribution.to_step) == (F1, 0, 2)
-    assert Step(held=False) in words, "nobody is waited for yet"
+    assert Step(held=False) in words, "the learner does not wait yet"
     words = told.step()
     assert Step(held=False) not in words
     assert Adopt not in kinds(words), "at clock 3 it waits"
@@ -373,7 +373,7 @@ def test_lock_step_waits_at_the_end_of_the_run(overlap: int) -> None:
     told = Told(overlap=overlap, until=1)
     told(Ready(100))
     words = told.step()
-    assert kinds(words) == [Say], "and says so"
+    assert kinds(words) == [Say], "and reports it"
     words = told(Heard(Answer(1, 0, stopping=True)), Asked(F0), Asked(F1))
     assert [word.fragment for word in words if isinstance(word, HandOver)] == [F0, F1]
 
@@ -408,7 +408,7 @@ def test_lock_step_adopts_after_a_clock_shift() -> None:
     words = told.step()
     assert Adopt(F1, Version(0, 1)) in words
     (said,) = [each for each in told.state.adoptions + told.state.reporting if each.fragment == F1]
-    assert said.from_step == 0, "nobody asked for what was kept: it is overwritten"
+    assert said.from_step == 0, "the kept copy was never requested: it is overwritten"
 
 
 # --- the carriers of the state ---------------------------------------------------------------
