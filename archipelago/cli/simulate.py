@@ -73,7 +73,7 @@ def simulate(
     """
     of_chips = config_path is not None and is_cluster(config_path)
     if full and not (table1 or of_chips):
-        raise UserMistake("--full sets the length of a simulation: add --table1 or a cluster file")
+        raise UserMistake("--full sets the length: give --table1 or a cluster file too")
     if pictures is not None:
         if table1 or bandwidth or not (config_path is None or of_chips):
             raise UserMistake("--pictures takes a cluster file and --seed only")

@@ -106,22 +106,16 @@ class SimNetwork:
         self,
         process: SimProcess,
         words: Callable[[Syncer], Any],
-        answered: Callable[[Any], None],
-        unanswered: Callable[[], None],
+        reply: Callable[[Any], None],
+        failed: Callable[[], None],
     ) -> None:
-        """Send a message to the syncer, then call `answered` with its answer, or `unanswered`."""
+        """Send a message to the syncer, then call `reply` with its answer, or `failed`."""
         machine, now_s = self.machines[process.island], self.loop.now_s
         if self.lost(machine, machine.up_cut_s):
-            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unanswered)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, failed)
             return
         self.loop.at(
-            now_s + self.delay_s(machine),
-            self._comes,
-            process,
-            machine,
-            words,
-            answered,
-            unanswered,
+            now_s + self.delay_s(machine), self._comes, process, machine, words, reply, failed
         )
 
     def _comes(
@@ -129,21 +123,21 @@ class SimNetwork:
         process: SimProcess,
         machine: Machine,
         words: Callable[[Syncer], Any],
-        answered: Callable[[Any], None],
-        unanswered: Callable[[], None],
+        reply: Callable[[Any], None],
+        failed: Callable[[], None],
     ) -> None:
         now_s = self.loop.now_s
         if self.site.syncer is None:
-            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unanswered)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, failed)
             return
         answer = words(self.site.syncer)
         if now_s < machine.twice_s and self.rng.random() < BAD_LUCK:
             late_s = self.rng.random() * SLOWNESS * machine.trait.latency_s
             self.loop.at(now_s + late_s, self._comes_again, process.island, words)
         if self.lost(machine, machine.down_cut_s):
-            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unanswered)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, failed)
             return
-        self.loop.at(now_s + self.delay_s(machine), process.reached, answered, answer)
+        self.loop.at(now_s + self.delay_s(machine), process.reached, reply, answer)
 
     def _comes_again(self, island: Island, words: Callable[[Syncer], Any]) -> None:
         self.site.suspect(island)

@@ -121,30 +121,28 @@ class VirtualNetwork:
         self,
         process: VirtualProcess,
         words: Callable[[], Any],
-        answered: Callable[[Any], None],
-        unanswered: Callable[[], None],
+        reply: Callable[[Any], None],
+        failed: Callable[[], None],
     ) -> None:
-        """Send a message to the syncer, then call `answered` with its answer, or `unanswered`."""
+        """Send a message to the syncer, then call `reply` with its answer, or `failed`."""
         now_s = self.loop.now_s
         if now_s < self.places[process.island].cut_s:
-            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unanswered)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, failed)
         else:
-            self.loop.at(
-                now_s + self.timing.latency_s, self._comes, process, words, answered, unanswered
-            )
+            self.loop.at(now_s + self.timing.latency_s, self._comes, process, words, reply, failed)
 
     def _comes(
         self,
         process: VirtualProcess,
         words: Callable[[], Any],
-        answered: Callable[[Any], None],
-        unanswered: Callable[[], None],
+        reply: Callable[[Any], None],
+        failed: Callable[[], None],
     ) -> None:
         answer, now_s = words(), self.loop.now_s
         if now_s < self.places[process.island].cut_s:
-            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unanswered)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, failed)
         else:
-            self.loop.at(now_s + self.timing.latency_s, process.reached, answered, answer)
+            self.loop.at(now_s + self.timing.latency_s, process.reached, reply, answer)
 
     async def reach(self, life: Life) -> VirtualProcess | None:
         """Return the process at a life's place, once a message arrives; None if there is none."""
