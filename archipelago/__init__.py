@@ -58,7 +58,7 @@ _PLACES = {
     "islands.sources": ("DataSpec",),
     "islands.task": ("Batch", "Params", "StreamLike", "Task", "language_model"),
 }  # fmt: skip
-"""Where each public name is defined; `PUBLIC:DEFINED` where the two names differ."""
+"""The module that defines each public name; `PUBLIC:DEFINED` where the two names differ."""
 _DEFINED = {
     public: (module, defined or public)
     for module, names in _PLACES.items()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def replay(run_dir: Path | str) -> ReplayResult:
-    """Rebuild a run from its log, compare it with what it left, and check every invariant.
+    """Rebuild a run from its log, compare it with its files, and check every invariant.
 
     Raises:
         UserMistake: There is no run in `run_dir`, or it is of a mode without a log of events.

@@ -52,7 +52,7 @@ class Run:
 
     @property
     def live(self) -> bool:
-        """True if the run is live, as far as this machine can tell."""
+        """True if the run is live, as far as this machine can detect."""
         return self.run_dir is None or runs.live_of(self.run_dir) is not None
 
     def status(self) -> RunStatus:
@@ -69,7 +69,7 @@ class Run:
         scale(self._reached(), groups)
 
     def drain(self, island: str) -> None:
-        """Tell one island to hand in its work and leave."""
+        """Request that one island hands in its work and leaves."""
         from cluster.launch.client import drain
 
         drain(self._reached(), Island(island))

@@ -46,7 +46,7 @@ def run(
 
     The run belongs to this process: Ctrl-C ends it gracefully, and a second Ctrl-C at once.
     The accelerators of this machine belong to the islands. So if this process has not imported JAX
-    yet, JAX uses the CPU in it from here on, unless `JAX_PLATFORMS` says otherwise.
+    yet, JAX uses the CPU in it from here on, unless `JAX_PLATFORMS` names another platform.
 
     Args:
         config: A path, the tables of a TOML file, or a `Config`.

@@ -1,8 +1,8 @@
 """Everything that can fail for reasons outside the program: Ray, clocks, disks, people.
 
-Each folder is a room (a layer): its docstring says what the room is for, which rooms may import it,
-and what each module holds. Imports between rooms go one way (`pyproject.toml` has the layers).
-These modules are beside the rooms:
+Each folder is a layer: its docstring has the purpose of the layer, the layers that may import it,
+and the content of each module. Imports between layers go one way (`pyproject.toml` has the layers).
+These modules are beside the layers:
 
     names     names of the islands, seats and actors of a run
     status    the status of a run, for people and dashboards

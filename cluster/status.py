@@ -20,7 +20,7 @@ up. The other states are those of its learner.
 
 
 CURVE_KEPT, CURVE_SKETCHED = 512, 32
-"""Most points of a held-out curve: in a status, and in each line of metrics.jsonl."""
+"""The most points of a held-out curve: in a status, and in each line of metrics.jsonl."""
 
 
 def sketched(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

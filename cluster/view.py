@@ -12,7 +12,7 @@ from coordinator.state import Phase
 
 @dataclass(frozen=True, slots=True)
 class IslandView:
-    """One island as the syncer knows it."""
+    """One island in the syncer's state."""
 
     learner: IslandState
     """The state of its learner."""
@@ -30,7 +30,7 @@ class View:
     """The syncer's clock."""
     phase: Phase
     islands: Mapping[Island, IslandView] = field(default_factory=dict[Island, IslandView])
-    """Every island that the syncer knows."""
+    """Every island in the syncer's state."""
 
     @property
     def live(self) -> frozenset[Island]:

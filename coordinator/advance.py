@@ -1,8 +1,8 @@
 """The entry point of the rules: advance(rule, state, event, now_s) -> (state, effects).
 
-An event first changes what is known (`hear`). Then one place (`settle`) decides everything that
-follows: silence, the clock, due rounds, quorum and grace, the end. The function is pure: the same
-events at the same times give the same states and effects, whatever shell carries them out.
+An event first changes the recorded facts (`hear`). Then one place (`settle`) decides everything
+that follows: silence, the clock, due rounds, quorum and grace, the end. The function is pure: the
+same events at the same times give the same states and effects, whatever shell carries them out.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from coordinator.state import Rule, State, Step, is_open
 
 
 def advance(rule: Rule, state: State, event: Event, now_s: float) -> Step:
-    """Take in one event at `now_s` (seconds, never falling); return the new state and the effects.
+    """Apply one event at `now_s` (seconds, never falling); return the new state and the effects.
 
-    The shell must carry the effects out in the order given; docs/explanation/protocol.md says how.
+    The shell must carry the effects out in the order given (docs/explanation/protocol.md).
     """
     before = state
     state, answers = hear(rule, state, event, now_s)

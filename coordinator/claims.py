@@ -21,7 +21,7 @@ SHARE_OF_FASTEST = 0.5
 CREDIT_S, CREDIT_STEPS = 120.0, 4.0
 """The credit of a learner in seconds and in steps of its own; the longer of the two counts.
 
-A learner that was not heard for a while may claim steps of that much time at once: reports that
+A learner that sent nothing for a while may claim steps of that much time at once: reports that
 waited for a stopped syncer arrive together. A moving average that begins with one slow step (the
 first one) overrates those after it by less than three times that step in all.
 """
@@ -150,7 +150,7 @@ def timed(rule: Rule, member: Member, step_s: float) -> Member:
 def leaps_to_the_end(rule: Rule, member: Member, progress: Progress) -> bool:
     """Return whether a report would take its learner's clock to the end of the run past a whole H.
 
-    One message does not end a run: such a clock is doubted until the learner has said so twice.
+    One message does not end a run: such a clock is doubted until the learner has reported it twice.
     """
     at_end = progress.steps + member.offset >= rule.steps
     return (

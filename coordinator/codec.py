@@ -15,8 +15,8 @@ padded with zeros.
   the block. An element of up to two steps is off by at most half a step. A longer one is off by its
   excess over 1.5 steps, which error feedback sends later.
 - e3m0 is the 4-bit float of Streaming DiLoCo (arXiv:2501.18512): powers of two, off by at most a
-  third, and zero below a 128th of the block's largest element. Its bytes are signed, which tells it
-  from int4.
+  third, and zero below a 128th of the block's largest element. Its bytes are signed, which
+  distinguishes it from int4.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def encode_tile(wire: Wire, payload: NDArray[Any], values: Flat, start: int, siz
 
 
 def decode(payload: Payload, size: int) -> Flat:
-    """Decode `size` values; dtype and length of the payload tell the wire format.
+    """Decode `size` values; dtype and length of the payload determine the wire format.
 
     Errors: `CorruptPayload` if the payload cannot be such a fragment.
     """

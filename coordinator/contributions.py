@@ -116,7 +116,7 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
 
 
 def _others(rule: Rule, state: State, island: Island) -> frozenset[Island]:
-    """Return the other islands that speak: this island's norms are compared with theirs."""
+    """Return the other active islands: this island's norms are compared with theirs."""
     if not rule.bounded:
         return frozenset()
     islands = (m.life.island for m in state.members.values() if m.status in SPEAKING)
@@ -145,7 +145,7 @@ def _outlying(state: State, fragment: FragmentState, island: Island, now_s: floa
     When the live ones among these islands are more than half of all that had a vote at the first
     refusal, the norms have changed for everyone: forget those they were compared with. Islands that
     are quarantined or restart have a vote, so that two bad islands cannot outvote two good ones of
-    which one is away. Islands that have left, or were heard long ago, have none.
+    which one is away. Islands that have left, or sent nothing for long, have none.
     """
     members = state.members
     former_voters = fragment.voters if fragment.outliers else members.keys()
@@ -184,7 +184,7 @@ def missing(rule: Rule, state: State, event: Missing) -> Step:
 
 
 def adopted(rule: Rule, state: State, event: Adopted, now_s: float) -> Step:
-    """Take in that a learner has adopted a version; steps it had not handed in are overwritten."""
+    """Record that a learner has adopted a version; steps it had not handed in are overwritten."""
     if (member := speaking(state.members, event.life)) is None:
         return state, (void(state, event.life),)
     why = claims.impossible(rule, state.members, member, event.progress, now_s)

@@ -2,8 +2,8 @@
 
 A learner's norm and numbers may be in order and its sign wrong: a bit flipped in its gradients, a
 loss with the wrong sign, data of another task. Each merge of at least PARTICIPANTS islands measures
-the cosine of each contribution to the weighted mean of the others. One merge says little. RUN
-merges in a row below what chance and the spread of the others explain say enough. We know of no
+the cosine of each contribution to the weighted mean of the others. One merge proves little. RUN
+merges in a row below what chance and the spread of the others explain are enough. There is no
 published rule of this kind for DiLoCo. The bounds are chosen so that clean runs, also with skewed
 data, never reach them (docs/explanation/protocol.md, Direction).
 """
@@ -18,7 +18,7 @@ from enum import StrEnum
 from coordinator.protocol import Island
 
 PARTICIPANTS = 3
-"""Islands that a merge needs for the test: with two, directions do not say which one is wrong."""
+"""Islands that a merge needs for the test: with two, directions do not show which one is wrong."""
 LIVE = 4
 """Live learners that the test needs without confirmation.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class ArchipelagoError(Exception):
-    """The base class of our exceptions; a message says what, where, how much and what to do now."""
+    """The base class of our exceptions; a message has cause, place, amount and remedy."""
 
 
 class UserMistake(ArchipelagoError):
@@ -15,7 +15,7 @@ class UserMistake(ArchipelagoError):
 
 
 class RunFailed(ArchipelagoError):
-    """A run that cannot continue; what it has written stays in its directory. Exit code 1."""
+    """A run that cannot continue; its files stay in its directory. Exit code 1."""
 
 
 class LayoutMismatch(ArchipelagoError):
@@ -47,7 +47,7 @@ class Malformed(ArchipelagoError):
 
 
 class NoModel(ArchipelagoError):
-    """A shard whose process has only just started and was not told what to hold."""
+    """A shard whose process has just started and has not received its fragments."""
 
 
 class Outdated(ArchipelagoError):

@@ -45,14 +45,14 @@ class Account:
     tokens: int
     """Tokens trained so far."""
     spans: tuple[Spans, ...]
-    """For each fragment, the steps that are accounted for."""
+    """The steps that are accounted for, for each fragment."""
     covered: tuple[int, ...]
-    """For each fragment, the tokens of those steps."""
+    """The tokens of the steps in `spans`, for each fragment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The rows of all fragments, and the accounts of the lives that still speak."""
+    """The rows of all fragments, and the accounts of the active lives."""
 
     trained: int
     """Tokens trained by all lives."""

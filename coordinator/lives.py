@@ -70,7 +70,7 @@ def void(state: State, life: Life) -> Void:
 
 
 def join(rule: Rule, state: State, event: Join, now_s: float) -> Step:
-    """Grant a new life at the current clock and versions; an earlier life that speaks is lost.
+    """Grant a new life at the current clock and versions; an earlier active life is lost.
 
     A join is refused while the run ends, for another layout, and during a back-off.
     """
@@ -122,7 +122,7 @@ def join(rule: Rule, state: State, event: Join, now_s: float) -> Step:
 
 
 def report(rule: Rule, state: State, event: Report, now_s: float) -> Step:
-    """Take in a learner's progress; quarantine the learner if the progress is impossible."""
+    """Record a learner's progress; quarantine the learner if the progress is impossible."""
     if (member := speaking(state.members, event.life)) is None:
         return state, (void(state, event.life),)
     progress = event.progress
@@ -240,7 +240,7 @@ def left(rule: Rule, state: State, event: Left, now_s: float) -> Step:
 
 
 def silent_at_s(rule: Rule, state: State) -> list[tuple[float, Member]]:
-    """Return when each speaking learner will be given up if it says nothing more.
+    """Return when each live learner will be given up if it sends nothing more.
 
     Learners that wait for adoption (overlap 0) or for the end of the run need not advance.
     """
@@ -257,7 +257,7 @@ def _must_advance(rule: Rule, state: State) -> bool:
 
 
 def next_silence_s(rule: Rule, state: State) -> float:
-    """Return the earliest time of `silent_at_s`; infinite if no learner speaks."""
+    """Return the earliest time of `silent_at_s`; infinite if no learner is active."""
     if _must_advance(rule, state):
         return state.members.silences_s[0] if state.members.silences_s else math.inf
     return min((at_s for at_s, _ in silent_at_s(rule, state)), default=math.inf)

@@ -83,7 +83,7 @@ class Member:
     granted: int = 0
     """Windows in all leases that this life was given."""
     passed: int = 0
-    """Windows of those leases that are no longer in `held`."""
+    """Windows of the leases that are no longer in `held`."""
     vouched: int = 0
     """Inner step up to which an admitted contribution has vouched for the data read."""
     fastest_s: float = 0.0
@@ -93,7 +93,7 @@ class Member:
     credited_s: float = 0.0
     """Time at which `credit_s` was computed."""
     doubted: bool = False
-    """Whether it claims a leap past the end of the run, and has said so only once."""
+    """Whether it claims a leap past the end of the run, and has reported it only once."""
 
     @property
     def clock(self) -> int:

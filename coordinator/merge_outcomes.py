@@ -138,7 +138,7 @@ def _open_again(
 
 
 def stored(state: State, event: Stored, now_s: float) -> Step:
-    """Publish a version that is durable, or was given up on, to every life that speaks."""
+    """Publish a version that is durable, or was given up on, to every active life."""
     fragment = state.fragments[event.fragment]
     round_ = fragment.round
     if round_ is None or round_.stage is not Stage.STORING or round_.version != event.version:

@@ -127,7 +127,7 @@ def check_word(event: object, kind: type[LeaseWanted] | type[Left]) -> None:
 def pieces_of(
     given: object, kind: type[PieceT], is_reference: Callable[[object], bool]
 ) -> list[PieceT] | None:
-    """Return the pieces in which a donor says that its moments lie; None if it has none.
+    """Return the pieces in which a donor's moments lie, as it reports; None if it has none.
 
     `kind`: the class of a piece. `is_reference`: returns whether a value refers to a stored object.
 

@@ -37,7 +37,7 @@ class OuterRule:
     """The outer momentum mu."""
     nesterov: bool
     as_long: bool = False
-    """Whether eta counts in lengths of the merged delta, so that 1 makes each step as long."""
+    """Whether eta is relative to the length of the merged delta: at 1 the step has that length."""
 
 
 class Turn(NamedTuple):

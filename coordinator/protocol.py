@@ -1,6 +1,6 @@
 """The vocabulary of learners, syncer and shards: ids, versions, events, effects.
 
-Events carry facts and opaque references, never arrays. `docs/explanation/protocol.md` says what
+Events carry facts and opaque references, never arrays. `docs/explanation/protocol.md` defines what
 each one means and in which order the shell must carry out effects. Times are seconds of the
 syncer's clock.
 """
@@ -162,7 +162,7 @@ class Fate(StrEnum):
     LOST = "lost"  # with the shard that held it; the ledger counts it as lost and has no such row
 
 
-# --- events: facts that the rules are told -------------------------------------------------------
+# --- events: facts that the rules receive --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class Missing:
     fragment: Fragment
     why: str
     lost: bool = False
-    """Whether the learner may have sent it; if not, it says that it has nothing to hand in."""
+    """Whether the learner may have sent it; if not, it reports that it has nothing to hand in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +307,7 @@ class LeaseWanted:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """The order that an island hand in what it has and leave."""
+    """The order that an island hand in its remaining work and leave."""
 
     island: Island
     why: str
@@ -417,7 +417,7 @@ class Known(NamedTuple):
     asked: tuple[int, int]
     """The number of deaths of the shard, and the number of its requests since the last one.
 
-    A message with a smaller pair than one already heard is void.
+    A message with a smaller pair than one already received is void.
     """
     held: tuple[ContributionId, ...] = ()
     """Contributions that wait for a merge, or for its publication."""
@@ -472,7 +472,7 @@ class LeaseGranted:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The order that the shard call this learner for what it has trained on the fragment."""
+    """The order that the shard request a hand-in of the fragment from this learner."""
 
     life: Life
     fragment: Fragment

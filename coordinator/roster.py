@@ -21,9 +21,9 @@ class Roster(Mapping[Island, Member]):
     The tuples are in ascending order:
 
     - `clocks`: clocks of the live learners
-    - `doubted`: those clocks that are not believed yet
+    - `doubted`: those clocks that do not count yet
     - `steps_s`: seconds per step of the live learners that have stepped
-    - `silences_s`: when each speaking learner will be given up if it stays silent and must advance
+    - `silences_s`: when each active learner will be given up if it stays silent and must advance
 
     `living` is the set of the live learners' lives.
     """
@@ -93,9 +93,9 @@ def believed_clock(members: Roster, k: int) -> int | None:
 
 
 def silent_at_s(member: Member | None) -> float | None:
-    """Return when the learner will be given up if it says nothing more and must advance.
+    """Return when the learner will be given up if it sends nothing more and must advance.
 
-    It is None if the learner does not speak.
+    It is None if the learner is not active.
     """
     if member is None or member.status not in SPEAKING:
         return None

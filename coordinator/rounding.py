@@ -1,6 +1,6 @@
 """The inner loops that quantize: a scale for each block, and the nearest code for each element.
 
-coordinator/kernels.py decodes, and says how such loops are written.
+coordinator/kernels.py decodes, and explains how such loops are written.
 """
 
 from __future__ import annotations

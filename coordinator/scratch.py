@@ -25,7 +25,7 @@ class Room(NamedTuple):
 
 
 _FREE: list[Room] = []
-"""Free rooms, for reuse: pages that are new to a process cost more than the work on them."""
+"""Free scratch arrays, for reuse: the first use of a page costs more than the work on it."""
 
 
 @contextmanager

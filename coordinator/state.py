@@ -31,8 +31,8 @@ from coordinator.schedule import Schedule
 EDITION = 1
 """The newest edition of the rules.
 
-Edition 0 believes what an island says of its own progress. A tape names the edition that answered
-its events, and a run keeps the edition that it began with.
+Edition 0 accepts an island's reports of its own progress unchecked. A tape names the edition that
+answered its events, and a run keeps the edition that it began with.
 """
 
 
@@ -62,13 +62,13 @@ class Rule:
     edition: int = EDITION
     """The edition of the rules that answers events, see `EDITION`."""
     batches: tuple[tuple[str, int], ...] = ()
-    """For each group, windows that a learner reads in one step; 0 if its cursor is not checked."""
+    """Windows that a learner of each group reads in one step; 0 if its cursor is not checked."""
     window_tokens: int = 0
     """Largest number of tokens that a window can have; 0 if unknown."""
 
     @property
     def bounded(self) -> bool:
-        """Whether an island's claims are held to what it can have done (edition 1)."""
+        """Whether claims beyond an island's possible progress are refused (edition 1)."""
         return self.edition >= 1
 
     def batch_of(self, group: str) -> int:

@@ -25,7 +25,7 @@ KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)
 
 
 class UnknownRecord(ArchipelagoError):
-    """A record of the tape that this version of the code does not know."""
+    """A record of the tape of a kind that this version of the code cannot read."""
 
 
 def record(event: Event) -> tuple[str, Plain]:

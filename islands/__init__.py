@@ -1,4 +1,4 @@
-"""The learner: JAX and data, no Ray; it knows only the vocabulary of the coordinator.
+"""The learner: JAX and data, no Ray; it imports only the vocabulary of the coordinator.
 
 Modules:
 

@@ -32,7 +32,7 @@ class AdoptRule(StrEnum):
 def layout_of(task: Task, fragments: int, shapes: Params | None = None) -> Layout:
     """Cut the task's parameters, from their shapes alone; the layout is equal on every machine.
 
-    `shapes`: those parameters as `jax.ShapeDtypeStruct`, if the caller knows them already.
+    `shapes`: those parameters as `jax.ShapeDtypeStruct`, if the caller has them already.
     """
     if shapes is None:
         shapes = task.shapes

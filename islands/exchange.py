@@ -1,4 +1,4 @@
-"""A learner's two ends of the wire: what it sends, with its rounding errors, and what it receives.
+"""A learner's side of the wire: the encoder of its hand-ins, and the decoder of new versions.
 
 Everything here happens on the callers' threads, never on the training thread.
 """
@@ -56,7 +56,7 @@ class Cut:
     """A fragment at a step boundary, with its basis."""
 
     flat: jax.Array
-    """The fragment, still on the devices, padded as `FragmentPort` says."""
+    """The fragment, still on the devices, padded as `FragmentPort` defines."""
     basis: Basis
     moments: Taken | None = None
     """The fragment's first moments, if they are handed in."""
@@ -83,9 +83,9 @@ class _Rounding:
     sent: dict[ContributionId, tuple[Numbers | None, Numbers]] = field(
         default_factory=dict[ContributionId, tuple[Numbers | None, Numbers]]
     )
-    """For each message whose fate is unknown, the error that it took along and its own error."""
+    """The error that each message of unknown fate took along, and its own error."""
     asked: tuple[int, int] = (0, 0)
-    """The last `Known.asked` that was heard."""
+    """The last `Known.asked` that was received."""
     lock: threading.Lock = field(default_factory=_lock)
     """The lock held while this fragment is encoded; other fragments do not wait for it."""
 
@@ -93,9 +93,9 @@ class _Rounding:
 class Uplink:
     """The encoder of one life's hand-ins, with error feedback per fragment.
 
-    A message takes along the error of the ones before it. If it is merged, it leaves its own error
-    for the next one. Else its delta is discarded, and it gives back what it took. Its fate is known
-    at the latest when more is asked for (docs/explanation/protocol.md, Up and down).
+    A message includes the rounding error of those before it. If it is merged, its own error is kept
+    for the next one. Otherwise its delta is discarded, and the included error is kept again. Its
+    fate is known at the latest when more is asked for (docs/explanation/protocol.md, Up and down).
     """
 
     def __init__(
@@ -152,9 +152,9 @@ class Uplink:
         return facts, joined(payload, moments)
 
     def hear(self, fragment: Fragment, known: Known) -> bool:
-        """Settle earlier messages of the fragment by what the shard knows of them.
+        """Settle earlier messages of the fragment by the shard's notices.
 
-        Returns False if the message is void: a later one was heard already.
+        Returns False if the message is void: a later one has arrived already.
         """
         rounding = self._roundings[fragment]
         with rounding.lock:

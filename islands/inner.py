@@ -67,7 +67,7 @@ class Inner:
     """The compiled inner step of a task on an island's devices.
 
     On several devices the batch is split along its first axis, and parameters and moments as the
-    island's mesh says (the compiler inserts the sums). No method waits for the devices, except
+    island's mesh requires (the compiler inserts the sums). No method waits for the devices, except
     those that copy to the host.
     """
 
@@ -178,15 +178,15 @@ class Inner:
         return jax.jit(self._direction.init, out_shardings=self._where.opt_state)
 
     def place(self, tree: Params) -> Params:
-        """Copy parameters to where the step wants them."""
+        """Copy parameters to where the step needs them."""
         return jax.tree.map(self._copy, tree, self.devices.params)
 
     def place_flat(self, own: Flat, size: int) -> jax.Array:
-        """Copy a fragment of this size, or this host's range, to where `FragmentPort` wants it."""
+        """Copy a fragment of this size, or this host's range, to where `FragmentPort` needs it."""
         return self.devices.place_flat(own, size)
 
     def place_moments(self, moments: optax.OptState) -> optax.OptState:
-        """Return moments where the step wants them.
+        """Return moments where the step needs them.
 
         Moments that are there already are donated; those from `accept` are copied.
         """

@@ -1,9 +1,9 @@
 """The learner: it trains, reports, hands in, adopts, and recovers.
 
 One thread trains and owns the parameters. It never waits for other processes, except with `overlap
-= 0`, the lock-step mode. Other threads call `hand_in` and `offer`: they tell `learner_state` what
-has happened, and the training thread does what follows at its next step boundary. Copying, encoding
-and decoding stay with the caller. A third thread speaks to the syncer.
+= 0`, the lock-step mode. Other threads call `hand_in` and `offer`: they report to `learner_state`
+what has happened, and the training thread does what follows at its next step boundary. Copying,
+encoding and decoding stay with the caller. A third thread sends messages to the syncer.
 docs/explanation/protocol.md describes the messages.
 """
 
@@ -51,7 +51,7 @@ log = logging.getLogger("archipelago.learner")
 
 
 def _no_followers(order: Order) -> None:
-    """Do nothing: an island of one host has no others to tell."""
+    """Do nothing: an island of one host has no others to notify."""
 
 
 def _in_short(error: BaseException) -> str:
@@ -97,7 +97,7 @@ class Learner:
     # --- lives ------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Train, life after life, until the run ends or this learner is told to leave.
+        """Train, life after life, until the run ends or this learner must leave.
 
         Errors: `Rejected` if the syncer refuses the join for good; whatever the task raises.
         """
@@ -191,7 +191,7 @@ class Learner:
         return self._mail.donations.copied(life)
 
     def offer(self, life: Life, publication: Publication, payload: Sent | None) -> None:
-        """Take in a newer version at the next step boundary, and learn what was merged.
+        """Adopt a newer version at the next step boundary, and learn what was merged.
 
         Without a payload, the missing deltas are fetched on a thread of that fragment, since the
         shard may be away.
@@ -217,7 +217,7 @@ class Learner:
             self._mail.happens(Settled((contribution,)), contribution.life)
 
     def cease(self, over: Void) -> None:
-        """End this life because the syncer says so; the next one begins at once."""
+        """End this life on the syncer's order; the next one begins at once."""
         self._mail.happens(Ceased(over), over.life)
 
     def park(self, life: Life) -> None:

@@ -29,7 +29,7 @@ class LearnerState:
     tracks: tuple[Track, ...]
     """The start of the next contribution to each fragment."""
     newest: Mapping[Fragment, Version]
-    """The newest version of each fragment that this life knows."""
+    """The newest version of each fragment that this life has seen."""
     progress: Progress
     ahead_windows: int
     """Windows of data for which it has leases."""
@@ -59,16 +59,16 @@ class LearnerState:
     """Whether the carrier could begin a step."""
     held: bool = False
     """Whether it had to wait for others before the next step."""
-    said: tuple[Adopted, ...] = ()
-    """Adoptions that the syncer has not been told of."""
-    saying: tuple[Adopted, ...] = ()
+    adoptions: tuple[Adopted, ...] = ()
+    """Adoptions that have not been reported to the syncer."""
+    reporting: tuple[Adopted, ...] = ()
     """Adoptions in the report that is under way."""
-    spoke: bool = False
-    """Whether it has news for the syncer."""
-    hungry: bool = False
-    """Whether it needs data."""
-    wants: bool = False
-    """Whether data is asked for once the report under way is answered."""
+    has_report: bool = False
+    """Whether the learner has something to report to the syncer."""
+    needs_data: bool = False
+    """Whether the learner needs another lease of data."""
+    asks_data: bool = False
+    """Whether the learner requests data once the report under way is answered."""
     fetching: bool = False
     """Whether a lease is granted and not in the data yet."""
     flight: bool = False

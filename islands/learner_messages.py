@@ -75,14 +75,14 @@ class Track:
     from_step: int = 0
     """First inner step of the next contribution: the last hand-in, or the adoption."""
     from_tokens: int = 0
-    """Tokens trained up to that step."""
+    """Tokens trained up to `from_step`."""
     waiting: tuple[ContributionId, ...] = ()
-    """Contributions that are in no version yet, as far as this learner knows."""
+    """Contributions that are in no version yet, according to the notices received."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The shard's request for what was trained on a fragment."""
+    """The shard's request for a contribution to a fragment."""
 
     fragment: Fragment
     held: tuple[ContributionId, ...] | None = None
@@ -104,7 +104,7 @@ class Settled:
     They may be of an earlier life.
     """
 
-    said: tuple[ContributionId, ...]
+    contributions: tuple[ContributionId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ Happening = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The order to begin an inner step, and to tell when it is over."""
+    """The order to begin an inner step, and to report its end."""
 
     held: bool
     """Whether the time since the step before was spent waiting for others."""
@@ -207,7 +207,7 @@ class HandOver:
     """The order to answer a request for this fragment from the present parameters."""
 
     fragment: Fragment
-    said: ContributionId | None
+    contribution: ContributionId | None
     """The contribution; None if there is nothing to hand in."""
     track: Track
     """The track before this hand-in."""
@@ -242,14 +242,14 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """The order to add this lease to the data, and to tell how much is there then."""
+    """The order to add this lease to the data, and to report how much is there then."""
 
     lease: Lease
 
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """The order to report to the syncer, with what was adopted since the report before."""
+    """The order to report to the syncer, with the adoptions since the report before."""
 
     report: Report
     adopted: tuple[Adopted, ...]

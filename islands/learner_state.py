@@ -2,8 +2,8 @@
 
 `happen` takes a state and a happening, and returns the next state and the words that follow, in
 order. A carrier (threads on Ray, callbacks in the simulator, tasks in a benchmark) does what each
-word says and reports the outcome as a happening; it reads no field to decide anything. The carrier
-moves the arrays. This module decides which ones, from which step they count, and when.
+word orders and reports the outcome as a happening; it reads no field to decide anything. The
+carrier moves the arrays. This module decides which ones, from which step they count, and when.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from islands.learner_messages import (
 from islands.step_boundary import due_fragments, keep_due, serve, settled
 
 HEARTBEAT_S = 1.0
-"""Seconds between reports of a learner that has nothing new to say."""
+"""Seconds between reports of a learner that has nothing new to report."""
 STEP_SMOOTHING = 0.2
 """Weight of the newest step in the moving average of the time per step."""
 
@@ -79,23 +79,23 @@ def happen(state: LearnerState, happening: Happening) -> Outcome:
             return _go_on(_ceased(state, over))
         case Ready(ahead):
             state = replace(state, busy=False, rested=True, ahead_windows=ahead)
-            return _follow(_hungry(state), serve, _talk, _go_on)
+            return _follow(_needing_data(state), serve, _talk, _go_on)
         case Fed(ahead):
-            state = _hungry(replace(state, ahead_windows=ahead, fetching=False))
+            state = _needing_data(replace(state, ahead_windows=ahead, fetching=False))
             return (state, ()) if state.busy else _follow(state, _talk, _go_on)
         case Stepped(tokens, cursor, ahead):
             return _stepped(state, tokens, cursor, ahead)
         case Rested(took_s):
             known = state.step_s
             step_s = took_s if known == 0 else known + STEP_SMOOTHING * (took_s - known)
-            spoke = state.spoke or _is_news(state)
-            state = replace(state, step_s=step_s, spoke=spoke, rested=True)
-            return _follow(_hungry(state), _talk, _go_on)
+            has_report = state.has_report or _is_news(state)
+            state = replace(state, step_s=step_s, has_report=has_report, rested=True)
+            return _follow(_needing_data(state), _talk, _go_on)
         case Heard(answer):
             return _heard(state, answer)
         case Unheard():
-            messages = state.saying + state.said  # the messages are idempotent
-            return replace(state, said=messages, saying=(), flight=False, quiet=True), ()
+            messages = state.reporting + state.adoptions  # the messages are idempotent
+            return replace(state, adoptions=messages, reporting=(), flight=False, quiet=True), ()
         case Beat():
             return (state, ()) if state.flight else _say(state)
         case _:
@@ -176,24 +176,30 @@ def _talk(state: LearnerState) -> Outcome:
 
     Adoptions can wait for the next report while steps continue.
     """
-    parked = bool(state.said) and not state.stepping
-    if state.flight or state.quiet or not (state.spoke or parked or state.hungry):
+    parked = bool(state.adoptions) and not state.stepping
+    if state.flight or state.quiet or not (state.has_report or parked or state.needs_data):
         return state, ()
     return _say(state)
 
 
 def _say(state: LearnerState) -> Outcome:
-    messages, report = state.said, Report(state.life, state.progress, state.step_s)
+    messages, report = state.adoptions, Report(state.life, state.progress, state.step_s)
     state = replace(
-        state, said=(), saying=messages, wants=state.hungry, spoke=False, flight=True, quiet=False
+        state,
+        adoptions=(),
+        reporting=messages,
+        asks_data=state.needs_data,
+        has_report=False,
+        flight=True,
+        quiet=False,
     )
     return state, (Say(report, messages),)
 
 
-def _hungry(state: LearnerState) -> LearnerState:
+def _needing_data(state: LearnerState) -> LearnerState:
     """Determine whether data is wanted before the next step; it is until a lease is granted."""
     short = state.ahead_windows < state.terms.wanted_windows
-    return replace(state, hungry=short and state.stepping and not state.fetching)
+    return replace(state, needs_data=short and state.stepping and not state.fetching)
 
 
 def _heard(state: LearnerState, answer: Answer | LeaseGranted | Void) -> Outcome:
@@ -206,19 +212,19 @@ def _heard(state: LearnerState, answer: Answer | LeaseGranted | Void) -> Outcome
                 state,
                 offset=answer.offset,
                 past_t=state.progress.steps + answer.offset - answer.t,
-                spoke=state.spoke or shifted,
+                has_report=state.has_report or shifted,
                 stepping=state.stepping and not answer.stopping,
                 awaiting=() if shifted else state.awaiting,  # its due point is over: it was late
                 flying=() if shifted else state.flying,
-                saying=(),
+                reporting=(),
             )
-            if state.wants:
-                state = replace(state, wants=False)
+            if state.asks_data:
+                state = replace(state, asks_data=False)
                 outcome: Outcome = state, (Want(LeaseWanted(state.life)),)
             else:
                 outcome = _talk(replace(state, flight=False))
         case LeaseGranted(_, lease):
-            state, words = _talk(replace(state, hungry=False, fetching=True, flight=False))
+            state, words = _talk(replace(state, needs_data=False, fetching=True, flight=False))
             outcome = state, (Take(lease), *words)
     state, words = outcome
     if state.busy:

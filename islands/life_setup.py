@@ -72,7 +72,7 @@ class LifeSetup:
         """Begin a life at the current versions; None if it was over before it had begun.
 
         The parameters come from the public fragments, the data from leases, the moments as
-        `life_start` says. `distrusted`: whether the syncer distrusts the life before.
+        `life_start` decides. `distrusted`: whether the syncer distrusts the life before.
         """
         fragments = [Fragment(p) for p in range(len(self._layout.fragments))]
         if (newest := self._link.whole(fragments)) is None:

@@ -8,8 +8,8 @@ of these:
 3. those of a donor, a learner whose life continues;
 4. none: the optimizer starts with fresh moments.
 
-The carrier does what `life_start` says. A fragment without a mean gets fresh moments, and so does a
-life to which no donor gives moments that it can use.
+The carrier does what `life_start` decides. A fragment without a mean gets fresh moments, and so
+does a life to which no donor gives moments that it can use.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def life_start(
 def donors_in_turn(island: Island, donors: Sequence[Life]) -> tuple[Life, ...]:
     """Return the donors in the order in which this island asks them for moments.
 
-    All islands that join at once are told of the same donors, best first. The island's name chooses
+    All islands that join at once receive the same donors, best first. The island's name chooses
     the first one, so that they do not all ask the same donor. The grant itself is not reordered:
     tapes of earlier runs must still replay to the last bit.
     """

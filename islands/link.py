@@ -39,7 +39,7 @@ class Link(Protocol):
     """The connection to the coordinator.
 
     Calls may take long, and raise `Unreachable` when they fail. A report brings along what was
-    adopted since the one before: each call costs both ends more than its content.
+    adopted since the one before: each call costs both sides more than its content.
     """
 
     def join(self, event: Join) -> Granted | Refused:
@@ -55,7 +55,7 @@ class Link(Protocol):
         ...
 
     def left(self, event: Left) -> None:
-        """Tell the syncer that this learner has left."""
+        """Notify the syncer that this learner has left."""
         ...
 
     def whole(self, fragments: Sequence[Fragment]) -> list[Public] | None:
@@ -75,8 +75,8 @@ class Link(Protocol):
     def missed(self, p: Fragment, older: Version, newer: Version) -> Missed:
         """Ask the shard once for the deltas from one version to another.
 
-        The shard may be away for long. The caller knows whether they are still needed, and retries
-        (`catch_up`).
+        The shard may be away for long. The caller decides whether they are still needed, and
+        retries (`catch_up`).
 
         Errors: `Unreachable`.
         """

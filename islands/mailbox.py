@@ -1,6 +1,6 @@
 """The state of a learner's life, shared by its threads, and the queues of their tasks.
 
-Threads that serve calls of other processes tell what happens; the training thread and the talking
+Threads that serve calls of other processes report what happens; the training thread and the talking
 thread do what follows. One lock guards all of it, and only this module, `life_history` and
 `donations` take it: each public method is one critical section, and nothing in it takes long. A
 word leaves together with its data (an adoption with the arrays, a hand-in with the future of the
@@ -39,7 +39,7 @@ from islands.learner_messages import (
 from islands.learner_state import happen, is_news
 from islands.life_history import LifeHistory
 from islands.thread_queues import ThreadQueues
-from islands.thread_tasks import Adoption, Ends, Handing, Offer, Saying, Spent, Todo
+from islands.thread_tasks import Adoption, Ends, Handing, Offer, Outgoing, Spent, Todo
 
 
 class Mailbox:
@@ -161,7 +161,7 @@ class Mailbox:
             self._queues.answer(handing, snapshot)
 
     def offered(self, life: Life, p: Fragment, version: Version, offer: Offer) -> None:
-        """Take in a version that can be put in place; drop its arrays if it is not newer."""
+        """Queue a version that can be put in place; drop its arrays if it is not newer."""
         with self._lock:
             if self._now is None or self._now.life != life or not is_news(self._now, p, version):
                 return
@@ -220,7 +220,7 @@ class Mailbox:
 
     # --- the talking thread -----------------------------------------------------------------------
 
-    def next_to_say(self, life: Life, for_s: float) -> Saying | None:
+    def next_to_say(self, life: Life, for_s: float) -> Outgoing | None:
         """Return the talking thread's next message, or an empty one after `for_s` seconds.
 
         It is None if this life is over.
@@ -230,4 +230,4 @@ class Mailbox:
             if not self._is_lived(life):
                 return None
             to_say = self._queues.to_say
-            return Saying(to_say.popleft() if to_say else None, self._vitals)
+            return Outgoing(to_say.popleft() if to_say else None, self._vitals)

@@ -1,7 +1,7 @@
 """An island's devices as a mesh, and the placement of a task's arrays on it.
 
 A mesh has three axes. Over `data` parameters are repeated. Over `fsdp` they are split, and gathered
-for each step. Over `tensor` a task splits the work of its layers, if it says how. The batch is
+for each step. Over `tensor` a task splits the work of its layers, if it defines how. The batch is
 split over the first two. A fragment in its flat form is split over all devices in their order, in
 whole quantization blocks, on any mesh. So each host has one range of it.
 """
@@ -49,7 +49,7 @@ class Devices:
         shape: MeshShape = FSDP_OVER_ALL,
         devices: Sequence[Device] | None = None,
     ) -> None:
-        """Make the mesh; `devices`: None for all that JAX knows of.
+        """Make the mesh; `devices`: None for all that JAX has.
 
         Errors: `UserMistake` if they do not form such a mesh, or cannot split a leaf as the task
         asks.

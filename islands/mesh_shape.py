@@ -17,7 +17,7 @@ DATA, FSDP, TENSOR = AXES = ("data", "fsdp", "tensor")
 REST = -1
 """A size that stands for the devices that the other axes leave over."""
 OPEN = PartitionSpec.UNCONSTRAINED
-"""In a task's `PartitionSpec`: an axis that may be split over fsdp, if that divides it."""
+"""An axis in a task's `PartitionSpec` that may be split over fsdp, if that divides it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class Taken:
     """The first moments of a fragment at a step boundary, on the devices."""
 
     flat: jax.Array
-    """The moments without the bias of their age, [size] f32, padded as `FragmentPort` says."""
+    """The moments without the bias of their age, [size] f32, padded as `FragmentPort` defines."""
     counts: jax.Array
     """Steps that each part of the optimizer's state had seen, int32."""
 

@@ -31,7 +31,7 @@ def _work(jobs: SimpleQueue[Job | None]) -> None:
         made, make = job
         try:
             made.set_result(make())
-        except BaseException as error:  # noqa: BLE001 - raised where the batch is wanted
+        except BaseException as error:  # noqa: BLE001 - raised where the batch is requested
             made.set_exception(error)
         del job, made, make
 
@@ -64,7 +64,7 @@ class Prefetched:
         if self._cursor is not None:
             return self._cursor
         with self._lock:
-            return self._stream.cursor  # nothing was ever made: the stream says what is wrong
+            return self._stream.cursor  # nothing was ever made: the stream reports what is wrong
 
     @property
     def remaining(self) -> int:

@@ -109,10 +109,10 @@ class Replica:
         """Copy the fragment, and count its next delta from here."""
         p = word.fragment
         flat, basis = self._port.take(self.state.params, p), self._basis[p]
-        if word.said is not None and self._port.rule is AdoptRule.CARRY:
+        if word.contribution is not None and self._port.rule is AdoptRule.CARRY:
             hand_ins = self._handed.get(p, {})
             waiting = {key: hand_ins[key] for key in word.track.waiting if key in hand_ins}
-            self._handed[p] = {**waiting, word.said: (basis.origin, flat)}
+            self._handed[p] = {**waiting, word.contribution: (basis.origin, flat)}
         self._basis[p] = Basis(basis.public, flat)
         self._taken.pop(p, None)
         if self._sharing is not None and self._sharing.wanted(p, word.track.base.number):

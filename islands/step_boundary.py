@@ -95,7 +95,7 @@ def _adopt(state: LearnerState, p: Fragment) -> tuple[LearnerState, Adopt]:
     track, progress, version = state.tracks[p], state.progress, state.newest[p]
     waiting = track.waiting
     if (kept := _kept(state, p)) is not None:  # no round has asked for it, and none will
-        waiting = tuple(other for other in waiting if other != kept.said)
+        waiting = tuple(other for other in waiting if other != kept.contribution)
         track = track if state.terms.carries else kept.track
     if state.terms.carries:
         after = Track(version, track.from_step, track.from_step, track.from_tokens, waiting)
@@ -107,7 +107,7 @@ def _adopt(state: LearnerState, p: Fragment) -> tuple[LearnerState, Adopt]:
     awaiting = tuple(other for other in state.awaiting if other[0] != p)
     state = replace(
         state,
-        said=(*state.said, message),
+        adoptions=(*state.adoptions, message),
         awaiting=awaiting,
         kept=tuple(other for other in state.kept if other.fragment != p),
         flying=tuple(other for other in state.flying if other[0] != p),

@@ -139,7 +139,7 @@ def leaf_path(path: Sequence[Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The built-in model's `init`; it knows its shapes, and can draw single leaves."""
+    """The built-in model's `init`; it has its shapes, and can draw single leaves."""
 
     spec: ModelSpec
 

@@ -27,7 +27,7 @@ class Offer(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The two ends of the wire of one life."""
+    """Both sides of the wire of one life: the encoder and the decoder."""
 
     uplink: Uplink
     following: Following
@@ -53,8 +53,8 @@ Todo = Step | Handing | Keep | Adoption | Take | End
 """A task of the training thread, with its data."""
 
 
-class Saying(NamedTuple):
-    """A message of the talking thread; `word` is None if nothing came for a heartbeat."""
+class Outgoing(NamedTuple):
+    """A message of the talking thread; `word` is None if no message was due for a heartbeat."""
 
     word: Say | Want | None
     vitals: Vitals

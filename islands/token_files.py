@@ -62,9 +62,9 @@ def mapped(path: Path, dtype: np.dtype[Any], start: int = 0, stop: int | None = 
 
 
 def key_of(files: Sequence[Path], *facts: object) -> str:
-    """Return a key that is equal while nothing changes that the tokens depend on.
+    """Return a digest of the input of a token file; an equal digest means equal tokens.
 
-    These are names, sizes and times of the files, and the facts.
+    It covers the names, sizes and times of the files, and the facts.
 
     Errors: `OSError` if one of the files is gone.
     """

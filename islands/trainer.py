@@ -1,7 +1,7 @@
 """The training thread of a learner: it owns the parameters, and does all work on them.
 
 It steps, hands over, adopts and donates moments, at step boundaries and in the order that
-`learner_state` decides. It waits only where `learner_state` says so.
+`learner_state` decides. It waits only where `learner_state` requires it.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Trainer:
         return ended_s
 
     def _starved(self, began_s: float) -> None:
-        """Record that the data ran out: whatever the stream says, it holds no batch.
+        """Record that the data ran out: the stream holds no batch, whatever it reports.
 
         No step begins before more data has come.
         """
@@ -204,12 +204,12 @@ class Trainer:
                 self._stream.add(lease)
                 self._mail.happens(Fed(self._stream.remaining))
             case Keep(hand_over):
-                if hand_over.said is not None:
+                if hand_over.contribution is not None:
                     self._tell(CutOut(hand_over, keep=True))
                     self._taken(self._replica.keep(hand_over))
             case Handing(hand_over):
                 snapshot = None
-                if hand_over.said is not None:
+                if hand_over.contribution is not None:
                     self._tell(CutOut(hand_over, keep=False))
                     snapshot = self._taken(self._replica.take(hand_over))
                 self._mail.answer(word, snapshot)

@@ -32,9 +32,9 @@ class SplitLeaf:
     shape: tuple[int, ...]
     """The shape of the leaf; (1,) for a scalar."""
     names: tuple[tuple[str, ...], ...]
-    """For each axis of the leaf, the names of the mesh's axes that split it."""
+    """The names of the mesh's axes that split each axis of the leaf."""
     ways: tuple[int, ...]
-    """For each axis of the leaf, the number of parts."""
+    """The number of parts along each axis of the leaf."""
 
     @classmethod
     def of(cls, lying: Lying) -> SplitLeaf:

@@ -84,7 +84,7 @@ for number in range(int(sys.argv[1])):
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A patch of one guard. `old` occurs once in the file; `what` says which guard is removed."""
+    """A patch of one guard. `old` occurs once in the file; `what` names the removed guard."""
 
     what: str
     file: str
@@ -136,13 +136,13 @@ LATE = " or round_.version != event.version:"
 MUTANTS = (
     # threads of a learner
     Mutant(
-        "nobody is woken by what happens",
+        "waiting threads are not woken by an event",
         MAILBOX,
         "            if words:\n                self._lock.notify_all()\n",
         "",
     ),
     Mutant(
-        "nobody is woken when a life ends",
+        "waiting threads are not woken at the end of a life",
         HISTORY,
         "self._ended, self._why = life.incarnation, why\n            self._lock.notify_all()\n",
         "self._ended, self._why = life.incarnation, why\n",
@@ -160,7 +160,7 @@ MUTANTS = (
         "False",
     ),
     Mutant(
-        "what waits for a fragment is forgotten",
+        "waiting publications of a fragment are forgotten",
         FOLLOWING,
         "(news := self._waiting.pop(p, None)) is None",
         "(news := None) is None",
@@ -181,9 +181,9 @@ MUTANTS = (
     Mutant("parts of two boundaries are one", PARTS, "if part.facts != first.facts:", "if False:"),
     Mutant("a part may be missing", PARTS, "return None if end == size", "return None if end"),
     # messages of which lives are accepted
-    Mutant("a dead incarnation is heard", MEMBERSHIP, "member.life == life and ", ""),
+    Mutant("messages of a dead incarnation count", MEMBERSHIP, "member.life == life and ", ""),
     Mutant(
-        "a life that is over is heard",
+        "messages of a finished life count",
         MEMBERSHIP,
         "member if member and member.life == life and member.status in SPEAKING else None",
         "member if member and member.life == life else None",
@@ -226,7 +226,7 @@ MUTANTS = (
         "ahead = True",
     ),
     Mutant(
-        "a drain of who is not there",
+        "a drain of an unknown island",
         LIVES,
         "if member is None or member.status not in {Status.JOINING, Status.LIVE}:",
         "if member is None:",
@@ -342,7 +342,7 @@ MUTANTS = (
         "replace(state.fragments[p], due=True)",
     ),
     Mutant(
-        "a stop is heard twice",
+        "a stop counts twice",
         ROUNDS,
         "return _end(state, why, now_s) if state.phase is Phase.RUNNING else state",
         "return _end(state, why, now_s)",
@@ -453,7 +453,12 @@ MUTANTS = (
         "last=round_.last,",
         "last=False,",
     ),
-    Mutant("who is asked last steps on", ROUNDS, "Ask(life, p, round_.last)", "Ask(life, p)"),
+    Mutant(
+        "a learner asked in the last round steps on",
+        ROUNDS,
+        "Ask(life, p, round_.last)",
+        "Ask(life, p)",
+    ),
     Mutant(
         "the last round keeps to the usual grace",
         ROUNDS,
@@ -479,7 +484,7 @@ MUTANTS = (
         "return boundary_s + pace.quorum_s",
     ),
     Mutant(
-        "who was late does not count at the end",
+        "a late island does not count at the end",
         ROUNDS,
         "    if not round_.last:\n        return round_.arrived",
         "    if True:\n        return round_.arrived",
@@ -504,7 +509,7 @@ MUTANTS = (
         "retained = files",
     ),
     Mutant(
-        "a restore deletes what is later",
+        "a restore deletes later versions",
         FRAGMENTS,
         "self._depot.move(each.name, each.name + ORPHAN)",
         "self._depot.remove(each.name)",
@@ -522,13 +527,13 @@ MUTANTS = (
         "raise Damaged(name) from None",
     ),
     Mutant(
-        "a run whose tape is gone begins anew",
+        "a run without its tape starts again at zero",
         RESTORE,
         "if not generations(depot) and not _has_begun(depot, stored):",
         "if not generations(depot):",
     ),
     Mutant(
-        "what is passed over is not said",
+        "skipped versions are not reported",
         RESTORE,
         "damage=joined(comeback.damage, passed_over(stored, wanted, found)))",
         "damage=comeback.damage)",
@@ -552,7 +557,7 @@ MUTANTS = (
         "        pass",
     ),
     Mutant(
-        "a lost hand-in holds up who waits",
+        "a lost hand-in blocks waiting learners",
         CONTRIBUTIONS,
         "if rule.overlap > 0 or not (event.lost and needed and steps_on):",
         "if True:",
@@ -619,7 +624,7 @@ MUTANTS = (
         "norms grow with the steps alone", NORMS, "for power in (1.0, 0.5):", "for power in (1.0,):"
     ),
     Mutant(
-        "what was forgotten bounds nothing",
+        "forgotten norms set no bound",
         NORMS,
         "return Norms((), known[len(known) // 2])",
         "return Norms()",
@@ -632,7 +637,7 @@ MUTANTS = (
     ),
     Mutant("another wire is merged", GATE, "if c.flaw:", "if False:"),
     Mutant(
-        "nobody is quarantined",
+        "no island is quarantined",
         CONTRIBUTIONS,
         "if rule.overlap > 0 and member.refusals < REFUSALS_UNTIL_QUARANTINE:",
         "if True:",
@@ -711,20 +716,20 @@ MUTANTS = (
         "if True:",
     ),
     Mutant(
-        "who is quarantined has no vote on what is usual",
+        "quarantined islands have no vote on the usual norm",
         CONTRIBUTIONS,
         "return speaks or (member.status is not Status.LEFT and now_s - member.heard_s <= VOTE_S)",
         "return speaks",
     ),
     Mutant(
-        "an outlier in quarantine counts, those who are live decide",
+        "a quarantined outlier counts, live islands decide",
         CONTRIBUTIONS,
         "if 2 * len(outliers & voters & live(members).keys()) > len(voters):",
         "if len(outliers) > max(1, len(live(members)) // 2):",
     ),
     # unsound merges
     Mutant(
-        "what is not sound is stored",
+        "an unsound version is stored",
         ADVANCE,
         "return merge_outcomes.unsound(rule, state, event, now_s)",
         "return merge_outcomes.merged(rule, state, Merged(event.fragment, event.version))",
@@ -742,7 +747,10 @@ MUTANTS = (
         "loudest = min(round_.items",
     ),
     Mutant(
-        "what is spoiled stays", OUTCOMES, "dropped = spoiled or (loudest,)", "dropped = (loudest,)"
+        "spoiled contributions stay",
+        OUTCOMES,
+        "dropped = spoiled or (loudest,)",
+        "dropped = (loudest,)",
     ),
     Mutant(
         "a version that was undone is merged again",
@@ -757,7 +765,7 @@ MUTANTS = (
         "if items:",
     ),
     Mutant(
-        "who was dropped is not asked again",
+        "a dropped island is not asked again",
         OUTCOMES,
         "called=frozenset(life for life in round_.called if life in inbox_lives or life in owing),",
         "called=round_.called,",
@@ -779,7 +787,10 @@ MUTANTS = (
         "against=member.against + low)",
     ),
     Mutant(
-        "nobody is ever against", SUSPECTS, "if low and member.against >= RUN and", "if False and"
+        "no island ever points against the others",
+        SUSPECTS,
+        "if low and member.against >= RUN and",
+        "if False and",
     ),
     Mutant("three are enough to judge", SUSPECTS, "(len(living) >= LIVE or sure) and", "True and"),
     Mutant("regions do not matter", SUSPECTS, "one_region and enough", "enough"),
@@ -792,7 +803,10 @@ MUTANTS = (
         "trial=RUN if True else",
     ),
     Mutant(
-        "nobody is on trial", SUSPECTS, "replace(member, trial=RUN, ", "replace(member, trial=0, "
+        "no island is on trial",
+        SUSPECTS,
+        "replace(member, trial=RUN, ",
+        "replace(member, trial=0, ",
     ),
     Mutant(
         "a trial goes by a life that is over",
@@ -801,7 +815,7 @@ MUTANTS = (
         "for c, cosine in reversed(list(pairs)) if",
     ),
     Mutant(
-        "what is on trial is merged",
+        "a contribution on trial is merged",
         ROUNDS,
         "trial = tuple(c for c in waiting if state.members[c.id.life.island].trial)",
         "trial = ()",
@@ -813,7 +827,7 @@ MUTANTS = (
         "trial=0,",
     ),
     Mutant(
-        "what is on trial counts for the quorum",
+        "a contribution on trial counts for the quorum",
         CONTRIBUTIONS,
         "if member.trial:  # it will be measured",
         "if False:  # it will be measured",
@@ -882,7 +896,7 @@ MUTANTS = (
     ),
     Mutant("a lease is granted twice", LEASES, "fresh=pool.fresh + 1", "fresh=pool.fresh"),
     Mutant(
-        "what came back is not taken from the pool",
+        "a returned lease is not taken from the pool",
         LEASES,
         "return replace(pool, returned=pool.returned[1:]), pool.returned[0]",
         "return pool, pool.returned[0]",
@@ -895,7 +909,7 @@ MUTANTS = (
         "(self.quorum_s, self.sync_s)",
     ),
     Mutant(
-        "the way down to who keeps no pace counts",
+        "the downlink of an island that keeps no pace counts",
         "coordinator/lives.py",
         "if life in in_pace]",
         "if life]",
@@ -925,7 +939,7 @@ MUTANTS = (
         "and now_s >= 0",
     ),
     Mutant(
-        "who joins a round late is not asked",
+        "an island that joins a round late is not asked",
         ROUNDS,
         "and state.members.living is before.members.living",
         "and now_s >= 0",
@@ -968,7 +982,7 @@ MUTANTS = (
     ),
     Mutant("rounds open without their shard", ROUNDS, " and not fragment.away:", ":"),
     Mutant(
-        "what comes of a dead shard is admitted",
+        "a contribution of a dead shard is admitted",
         CONTRIBUTIONS,
         "    if fragment.away:\n",
         "    if False:\n",
@@ -1046,10 +1060,10 @@ MUTANTS = (
         "two messages at a time", LEARNER, "if state.flight or state.quiet or not (", "if not ("
     ),
     Mutant(
-        "adoptions that were not heard are forgotten",
+        "unanswered adoptions are forgotten",
         LEARNER,
-        "messages = state.saying + state.said  #",
-        "messages = state.said  #",
+        "messages = state.reporting + state.adoptions  #",
+        "messages = state.adoptions  #",
     ),
     Mutant(
         "it steps without data",
@@ -1060,14 +1074,14 @@ MUTANTS = (
     Mutant(
         "due points are told by heartbeat only",
         LEARNER,
-        "spoke = state.spoke or _is_news(state)",
-        "spoke = state.spoke",
+        "has_report = state.has_report or _is_news(state)",
+        "has_report = state.has_report",
     ),
     Mutant(
         "data is never wanted",
         LEARNER,
-        "hungry=short and state.stepping and not state.fetching",
-        "hungry=False",
+        "needs_data=short and state.stepping and not state.fetching",
+        "needs_data=False",
     ),
     Mutant(
         "it steps on although the run ends",
@@ -1076,7 +1090,7 @@ MUTANTS = (
         "stepping=state.stepping",
     ),
     Mutant(
-        "it waits for what it has adopted",
+        "a learner waits for a version that it has adopted",
         BOUNDARY,
         "awaiting = tuple(other for other in state.awaiting if other[0] != p)",
         "awaiting = state.awaiting",
@@ -1094,25 +1108,25 @@ MUTANTS = (
         "max(-most, self.past_t)",
     ),
     Mutant(
-        "in lock-step the learning rate depends on who was heard",
+        "in lock-step the learning rate depends on the answers received",
         LIFE,
         "if self.terms.until is not None:\n            return self.clock",
         "if False:\n            return self.clock",
     ),
     Mutant(
-        "what was handed in late is thrown away at the learner",
+        "a late hand-in is discarded at the learner",
         BOUNDARY,
         "waiting = (*track.waiting, contribution)",
         "waiting = track.waiting",
     ),
     Mutant(
-        "what was lost is kept in place for ever",
+        "a lost contribution is kept in place forever",
         LEARNER,
         "if held is not None:",
         "if False:",
     ),
     Mutant(
-        "what is merged is kept in place a second time",
+        "a merged contribution is kept in place again",
         BOUNDARY,
         "if contribution in track.waiting:",
         "if False:",
@@ -1120,7 +1134,7 @@ MUTANTS = (
     Mutant("a life never ends", LEARNER, "if not state.goes_on:", "if False:"),
     # --- the fleet
     Mutant(
-        "a spare takes over what only begins",
+        "a spare takes over an island that only starts",
         ISLANDS,
         "restarted = self.holding.incarnation if self.starts > 1 else self.holding.restarted",
         "restarted = self.holding.incarnation",
@@ -1138,7 +1152,7 @@ MUTANTS = (
         "                pass\n",
     ),
     Mutant(
-        "what breaks is not counted", ISLANDS, "breakages=it.holding.breakages + 1", "breakages=0"
+        "failures are not counted", ISLANDS, "breakages=it.holding.breakages + 1", "breakages=0"
     ),
     Mutant("fewer than the quorum may be left", REQUESTS, "if len(islands) < quorum:", "if False:"),
     Mutant(
@@ -1151,7 +1165,7 @@ MUTANTS = (
         "if stopping is not None:",
     ),
     Mutant(
-        "what is found is not taken over",
+        "found devices are not taken over",
         FLEET,
         'self._islands.find(kept["held"], kept["spares"], time.monotonic())',
         "pass",
@@ -1206,19 +1220,19 @@ MUTANTS = (
         "a later generation is not remembered", SHARD, "self.generation = generation\n", "pass\n"
     ),
     Mutant(
-        "a shard merges over what is staged",
+        "a shard merges over a staged version",
         VERSIONS,
         "if self.staged is not None or order.version <= self.version:",
         "if False:",
     ),
     Mutant(
-        "what is not sound is staged",
+        "an unsound version is staged",
         VERSIONS,
         "if not norm <= order.limit or not math.isfinite(norm):",
         "if False:",
     ),
     Mutant(
-        "what is not sound leaves its step",
+        "an unsound merge leaves its step",
         VERSIONS,
         "                undo()\n",
         "                pass\n",
@@ -1236,7 +1250,7 @@ MUTANTS = (
         "            pass\n",
     ),
     Mutant(
-        "what was handed in outlives a recovery",
+        "hand-ins outlive a recovery",
         INBOX,
         "if held.fragment not in fragments}",
         "}",
@@ -1248,7 +1262,7 @@ MUTANTS = (
         "return self.version == version",
     ),
     Mutant(
-        "what was stored and never published stays",
+        "stored versions that were never published stay",
         SHARD,
         "            self._files.forget_after(p, version)\n",
         "            pass\n",
@@ -1272,34 +1286,39 @@ MUTANTS = (
         "if False:",
     ),
     Mutant(
-        "what counts from a former version is not moved",
+        "a contribution from a former version is not rebased",
         VERSIONS,
         "if self._retention.anchor is Anchor.BASE or contribution.base == self.version:",
         "if True:",
     ),
     Mutant(
-        "a learner does not hear what is held",
+        "a learner is not sent its held contributions",
         FATES,
         "            known.held.append(contribution)\n",
         "            pass\n",
     ),
     Mutant(
-        "a learner hears that what died is held",
+        "a learner is sent lost contributions as held",
         FATES,
         "            known.held.clear()\n",
         "            pass\n",
     ),
     Mutant(
-        "a learner does not hear what was merged",
+        "a learner is not sent its merged contributions",
         FATES,
         "                known.merged.append(contribution)\n",
         "                pass\n",
     ),
     # rings, and tasks
     Mutant(
-        "a failed task is not said", TASKS, "            self._failed(error)\n", "            ...\n"
+        "a failed task is not reported",
+        TASKS,
+        "            self._failed(error)\n",
+        "            ...\n",
     ),
-    Mutant("a dead thread is not said", TASKS, "loop.call_soon_threadsafe(failed, error)", "..."),
+    Mutant(
+        "a dead thread is not reported", TASKS, "loop.call_soon_threadsafe(failed, error)", "..."
+    ),
     Mutant(
         "a ring with no meeting point turns",
         "cluster/allreduce/meeting_point.py",
@@ -1331,7 +1350,7 @@ MUTANTS = (
         "            self._places",
     ),
     Mutant(
-        "who is out of reach never comes back",
+        "an unreachable island never returns",
         CONDUCTING,
         "        self._places.forget(lost.life)\n",
         "        self._places.answer(lost.life, None)\n        self._places.forget(lost.life)\n",

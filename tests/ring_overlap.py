@@ -2,7 +2,7 @@
 
 `python -m tests.ring_overlap`. Two processes run one program: compute, send the result around,
 compute on, send that around. One process starts late. The CPU seconds that the other has used by
-then tell: half of all if its second computation waits for the first collective, all if not.
+then show this: half of all if its second computation waits for the first collective, all if not.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def stage(shard: Shard[Any, Any, Any, Any], p: Fragment) -> str:
 
 
 def fragments_of(call: str, arguments: Sequence[Any]) -> Sequence[Fragment]:
-    """Return the fragments that a call is about, except for `drop`, where the inbox knows them."""
+    """Return the fragments that a call is about, except for `drop`, where the inbox has them."""
     match call, arguments[0]:
         case (("seed" | "recover" | "whole"), several):
             return [*several]

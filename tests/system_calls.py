@@ -22,7 +22,7 @@ class Fault(Enum):
 
     EIO = "Input/output error"
     ENOSPC = "No space left on device"
-    EEXIST = "File exists"  # yet the file is created: NFS says so after a lost answer
+    EEXIST = "File exists"  # yet the file is created: NFS reports this after a lost answer
     SHORT = "a short write"  # a part is written, without an error
 
 

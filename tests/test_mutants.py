@@ -10,7 +10,7 @@ import pytest
 from tests.mutants import MUTANTS, ROOT, Mutant, try_out
 
 REPRESENTATIVE = (
-    "a dead incarnation is heard",
+    "messages of a dead incarnation count",
     "t is the fastest clock",
     "under the quorum",
     "NaN is admitted",

@@ -1,8 +1,11 @@
-"""Docstrings begin as docs/contributing/style.md says."""
+"""Docstrings and comments follow docs/contributing/style.md."""
 
 from __future__ import annotations
 
 import ast
+import io
+import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +15,26 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("archipelago", "coordinator", "islands", "cluster", "tests")
 REFUSED = {
     "What", "Who", "Whose", "Whoever", "Of", "Those", "As", "With", "None", "It", "Its", "Has",
-    "...",
+    "How", "Why", "Where", "By", "...",
 }  # fmt: skip
 """First words of sentences that have no subject, or whose subject is a riddle."""
 REFUSED_PAIRS = {("The", "same"), ("That", "of")}
+PRODUCT = ("archipelago", "coordinator", "islands", "cluster")
+CODE_SPAN = re.compile(r"`[^`]*`|https?://\S+")
+PERSONIFIED = re.compile(
+    r"\b(says?|said|tells?|told|hears?|heard|believes?|believed|knows?|knew|goes on|went on|"
+    r"nobody|somebody|anybody|everybody|whoever|who|whom)\b",
+    re.IGNORECASE,
+)
+"""Words that describe programs as people; name the message, state or check instead."""
+RIDDLES = re.compile(
+    r"\b(tak(e|es|ing|en) in|took in|for ever|let go|shall|no reason to refuse|this room)\b"
+    r"|Errors: (as|those)\b",
+    re.IGNORECASE,
+)
+"""Phrases that have a plain replacement: record, adopt, forever, the errors of, this layer."""
+REFUSED_NAMES = {"who", "whom", "said", "told", "saying", "spoke", "hungry"}
+"""Names of parameters and fields that name no content."""
 
 
 def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -37,6 +56,51 @@ def refused(text: str) -> bool:
     return first in REFUSED or tuple(words[:2]) in REFUSED_PAIRS
 
 
+def comments(text: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each comment."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def unclear(text: str) -> list[str]:
+    """Return the refused phrases of a docstring or a comment, without its code spans."""
+    plain = " ".join(CODE_SPAN.sub("", text).split())
+    return [found.group() for kind in (PERSONIFIED, RIDDLES) for found in kind.finditer(plain)]
+
+
+def named(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each parameter, and of each annotated field."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.lineno, node.target.id
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_docstrings_and_comments_describe_no_program_as_a_person(folder: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {', '.join(phrases)}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if (text := path.read_text("utf-8"))
+        for line, prose in [*docstrings(ast.parse(text)), *comments(text)]
+        if (phrases := unclear(prose))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("folder", PRODUCT)
+def test_parameters_and_fields_are_named_for_their_content(folder: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line, name in named(ast.parse(path.read_text("utf-8")))
+        if name in REFUSED_NAMES
+    ]
+    assert not found, "\n".join(found)
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_docstrings_begin_with_a_verb_or_a_noun(folder: str) -> None:
     found = [
@@ -49,8 +113,12 @@ def test_docstrings_begin_with_a_verb_or_a_noun(folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["Of both.", "...", "", "What is left.", "The same of a leaf.", "It is left."]
-)
+    "text",
+    [
+        "Of both.", "...", "", "What is left.", "The same of a leaf.", "It is left.",
+        "How it is cut.", "Why it ended.", "Where it lies.", "By how much it grows.",
+    ],
+)  # fmt: skip
 def test_the_old_style_is_noticed(text: str) -> None:
     (found,) = docstrings(ast.parse(f'def f():\n    """{text}"""\n'))
     assert refused(found[1])
@@ -59,3 +127,28 @@ def test_the_old_style_is_noticed(text: str) -> None:
 def test_plain_docstrings_are_allowed() -> None:
     for text in ("Return the open rounds.", "The state of a learner.", "Bytes on the wire."):
         assert not refused(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Return what the shard says.", "Nobody waits.", "The syncer\nknows it.", "A life goes on.",
+        "Have the learner told.", "It is heard.", "Take in\nan event.", "Errors: as `put`.",
+        "Errors: those of `put`.", "It is kept for ever.", "It shall end.",
+    ],
+)  # fmt: skip
+def test_unclear_phrases_are_noticed(text: str) -> None:
+    assert unclear(text)
+    ((_, comment),) = comments(f"x = 1  # {' '.join(text.split())}\n")
+    assert unclear(comment)
+
+
+def test_code_spans_and_plain_phrases_are_allowed() -> None:
+    for text in ("Call `tell` with the figures.", "None if it is unknown.", "The known lives."):
+        assert not unclear(text)
+
+
+def test_refused_names_are_noticed() -> None:
+    source = "def f(told: int, *, who: str): ...\nclass C:\n    said: int\n"
+    assert {name for _, name in named(ast.parse(source))} == {"told", "who", "said"}
+    assert {"told", "who", "said"} <= REFUSED_NAMES

@@ -115,7 +115,7 @@ def test_public_class_names_are_unique() -> None:
 # --- bounds on private access in tests ------------------------------------------------------
 
 PRIVATE_BOUND, REPLACED_BOUND, SLEEPS_BOUND = 126, 188, 61
-"""How often tests use a private name, replace a part of ours, and sleep; each may only fall."""
+"""The uses of private names, replaced parts of ours and sleep in tests; each may only fall."""
 
 
 def calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:

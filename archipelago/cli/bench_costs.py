@@ -49,7 +49,7 @@ def scale(
         str, typer.Option(metavar="M,N", help="How many; each a row.")
     ] = "8,64,256",
     for_s: Annotated[float, typer.Option("--for", min=1.0, metavar="S", help="Each rate.")] = 10.0,
-    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    overrides: Overrides = [],  # noqa: B006 - typer reads it; it never changes
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -81,7 +81,7 @@ def overhead(
     islands: Annotated[int, typer.Option(min=1, help="One CPU each.")] = 2,
     for_s: Annotated[float, typer.Option("--for", min=1.0, metavar="S", help="A window.")] = 20.0,
     pairs: Annotated[int, typer.Option(min=1, help="Pairs of windows.")] = 6,
-    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    overrides: Overrides = [],  # noqa: B006 - typer reads it; it never changes
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
 ) -> None:

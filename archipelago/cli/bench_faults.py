@@ -14,7 +14,7 @@ from archipelago.cli.options import Json, Overrides
 
 def recovery(
     repeats: Annotated[int, typer.Option(min=1, help="Kills of each kind.")] = 3,
-    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    overrides: Overrides = [],  # noqa: B006 - typer reads it; it never changes
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -41,7 +41,7 @@ def faults(
     ] = 15.0,
     for_s: Annotated[float, typer.Option("--for", min=30.0, metavar="S", help="A window.")] = 100.0,
     pairs: Annotated[int, typer.Option(min=1, help="Pairs of windows.")] = 6,
-    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    overrides: Overrides = [],  # noqa: B006 - typer reads it; it never changes
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -70,7 +70,7 @@ def faults(
 def calibrate(
     for_s: Annotated[float, typer.Option("--for", min=10.0, metavar="S", help="A window.")] = 60.0,
     step_s: Annotated[float, typer.Option(min=0.05, help="Seconds of an island's step.")] = 0.5,
-    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    overrides: Overrides = [],  # noqa: B006 - typer reads it; it never changes
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
 ) -> None:

@@ -15,7 +15,7 @@ from archipelago.cli.options import Json, Overrides
 def parity(
     steps: Annotated[int, typer.Option(min=1, help="Syncer steps of each run.")] = 300,
     seeds: Annotated[int, typer.Option(min=1, help="Pairs of runs, one seed each.")] = 3,
-    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    overrides: Overrides = [],  # noqa: B006 - typer reads it; it never changes
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     lock_step: Annotated[
         bool, typer.Option("--lock-step", help="In virtual time, without Ray, and every mode.")
@@ -55,7 +55,7 @@ def wire(
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each wire, one seed each.")] = 3,
     elements: Annotated[int, typer.Option("--n", min=1, help="Elements of a message.")] = 4_000_000,
     learners: Annotated[int, typer.Option("--m", min=2, help="In the ring.")] = 8,
-    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    overrides: Overrides = [],  # noqa: B006 - typer reads it; it never changes
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
 ) -> None:

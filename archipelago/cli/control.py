@@ -74,7 +74,7 @@ def chaos(
     for_s: Annotated[float, typer.Option("--for", metavar="S", help="For how long.")] = 60.0,
     kinds: Annotated[
         list[str], typer.Option("--kind", help="Instead of kill: stop, slow, cut, nan, drain ...")
-    ] = ["kill"],  # noqa: B006 - typer reads it, nobody changes it
+    ] = ["kill"],  # noqa: B006 - typer reads it; it never changes
     address: Cluster = None,
     as_json: Json = False,
 ) -> None:
@@ -91,7 +91,7 @@ def chaos(
         if kind not in known_kinds
     ]
     if (plan is None) == (every_s is None):
-        wrong.append("either --plan PLAN.toml or --kill-every S says what to break, and when")
+        wrong.append("give either --plan PLAN.toml or --kill-every S: what to break, and when")
     if wrong:
         raise UserMistake("\n".join(wrong))
     live = live_run(name, address)

@@ -23,8 +23,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         import archipelago
 
         typer.echo(f"archipelago {archipelago.__version__}")

@@ -76,7 +76,7 @@ def show_windows(windows: Sequence[ComparedWindow], rounds_each: int, console: C
     console.print(
         f"the rules were played in {len(windows)} windows of {rounds_each} rounds, "
         f"{sum(window.events for window in windows):,} events: goodput of the rounds layer less "
-        f"that of the chips layer is {sum(gaps) / len(gaps):+.3f} points in the mean, "
+        f"that of the chips layer is {sum(gaps) / len(gaps):+.3f} points on average, "
         f"{min(gaps):+.3f} to {max(gaps):+.3f} in a window; of the tokens "
         f"{min(window.merged for window in windows):.1f} to "
         f"{max(window.merged for window in windows):.1f} % were merged when a window ended"

@@ -27,7 +27,7 @@ def simulate(
             help="A run to play, with its fault plan; or a cluster of chips.",
         ),
     ] = None,
-    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    overrides: Overrides = [],  # noqa: B006 - typer reads it; it never changes
     schedules: Annotated[
         int | None,
         typer.Option("--fuzz", min=1, metavar="N", help="Number of random schedules."),
@@ -73,7 +73,7 @@ def simulate(
     """
     of_chips = config_path is not None and is_cluster(config_path)
     if full and not (table1 or of_chips):
-        raise UserMistake("--full says how much to play; give --table1 or a cluster file too")
+        raise UserMistake("--full sets the length: give --table1 or a cluster file too")
     if pictures is not None:
         if table1 or bandwidth or not (config_path is None or of_chips):
             raise UserMistake("--pictures takes a cluster file and --seed only")
@@ -83,7 +83,7 @@ def simulate(
         if config_path is not None or overrides or not (schedules is for_s is schedule is None):
             raise UserMistake("--table1 and --bandwidth take --seed, --full and --json only")
         if table1 and bandwidth:
-            raise UserMistake("either --table1 or --bandwidth says what to print")
+            raise UserMistake("give either --table1 or --bandwidth")
         if table1:
             planning.table1(seed or 0, full=full, as_json=as_json)
         else:
@@ -100,7 +100,7 @@ def simulate(
         result = _fuzz(schedules, for_s, schedule, seed, jobs or os.cpu_count() or 1)
     else:
         if not (schedules is for_s is schedule is None):
-            raise UserMistake("either CONFIG.toml or --fuzz N says what to simulate")
+            raise UserMistake("give either CONFIG.toml or --fuzz N")
         from archipelago.lab.simulation import from_config
         from cluster.config.load import load
 

@@ -46,7 +46,7 @@ def init(
 
 
 def demo(
-    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    overrides: Overrides = [],  # noqa: B006 - typer reads it; it never changes
     run_dir: Annotated[Path | None, typer.Option(help="Where to write; must be empty.")] = None,
     check: Annotated[
         bool,

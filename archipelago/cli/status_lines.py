@@ -37,7 +37,7 @@ def line(status: RunStatus) -> str:
 
 
 def participants(status: RunStatus) -> str:
-    """Return the mean participants of recent merges; say so where they exceed the islands alive."""
+    """Return the mean participants of recent merges, noting if they exceed the islands alive."""
     mean = status["participants"]
     recent = " in recent merges" if round(mean, 1) > status["alive"] else ""
     return f"{mean:.1f}{recent}"

@@ -19,7 +19,7 @@ def study(
     path: Annotated[
         Path, typer.Argument(metavar="STUDY.toml", help="A base, arms, axes and seeds.")
     ],
-    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    overrides: Overrides = [],  # noqa: B006 - typer reads it; it never changes
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
     retry: Annotated[bool, typer.Option("--retry", help="Train failed cells again.")] = False,
     plan: Annotated[

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def run(
     config_path: ConfigPath,
-    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    overrides: Overrides = [],  # noqa: B006 - typer reads it; it never changes
     address: Annotated[
         str, typer.Option(help="A Ray cluster: auto, HOST:PORT, or local for an embedded one.")
     ] = "local",
@@ -180,7 +180,7 @@ def submit(
     address: Annotated[
         str, typer.Option(metavar="http://HEAD:8265", help="The cluster's job server.")
     ],
-    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    overrides: Overrides = [],  # noqa: B006 - typer reads it; it never changes
     working_dir: Annotated[
         Path | None,
         typer.Option(

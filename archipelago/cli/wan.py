@@ -28,7 +28,7 @@ def up(
     regions: Annotated[int, typer.Option(min=2, help="How many; named r0, r1 and so on.")] = 4,
     region: Annotated[
         list[str], typer.Option("--region", metavar="NAME", help="A region's name; repeat it.")
-    ] = [],  # noqa: B006 - typer reads it, nobody changes it
+    ] = [],  # noqa: B006 - typer reads it; it never changes
     gbit: Annotated[
         float, typer.Option(help="Bandwidth of each link, each way; 0: no limit.")
     ] = 0.2,
@@ -91,7 +91,7 @@ def down(name: Name = DEFAULT_NAME) -> None:
 
 @wan.command(name="set")
 def change(
-    regions: Regions = [],  # noqa: B006 - typer reads it, nobody changes it
+    regions: Regions = [],  # noqa: B006 - typer reads it; it never changes
     gbit: Annotated[float | None, typer.Option(help="Bandwidth, each way; 0: no limit.")] = None,
     rtt_ms: Annotated[float | None, typer.Option(help="Round-trip time.")] = None,
     jitter_ms: Annotated[float | None, typer.Option(help="Largest addition to a delay.")] = None,
@@ -147,7 +147,7 @@ def settings(
     rtt_ms: Annotated[float, typer.Option(min=0.0, help="Round-trip time.")],
     as_json: Json = False,
 ) -> None:
-    """Print the kernel and Ray settings of every node for a link; each line says what it is for.
+    """Print the kernel and Ray settings of every node for a link; each line has its reason.
 
     Example: archipelago wan settings --gbit 4 --rtt-ms 80
     """

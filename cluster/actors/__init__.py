@@ -1,7 +1,7 @@
-"""The processes of a run as Ray actors, around the plain classes of the rooms below.
+"""The processes of a run as Ray actors, around the plain classes of the layers below.
 
-`fleet`, `launch` and `bench` import this room. Only these rooms know of Ray. Here each untyped Ray
-handle gets a typed wrapper, errors are told apart by type, and Ray retries nothing.
+`fleet`, `launch` and `bench` import this layer. Only these layers use Ray. Here each untyped Ray
+handle gets a typed wrapper, errors are distinguished by type, and Ray retries nothing.
 
     directory        handles of a run's actors, looked up by name
     start            start, look-up and end of each actor, with its Ray options

@@ -20,7 +20,7 @@ from coordinator.protocol import Fragment
 AGAIN_S = 0.5
 """Seconds between two attempts to reach an actor."""
 REACHED_S = 30.0
-"""Seconds for which Ray may not yet know of a process that has just called us after a restart."""
+"""Seconds for which Ray may not yet list a restarted process that has just called us."""
 SEEKERS = 8
 """Threads of a process that look actors up at the Ray head.
 
@@ -84,7 +84,7 @@ class Directory:
     async def reach(self, name: str) -> Actor:
         """Return the handle of an actor that has just called us, once calls reach it.
 
-        Until Ray knows of a restarted process, calls to it fail as if the process had died.
+        Until Ray lists a restarted process, calls to it fail as if the process had died.
 
         Errors: `RayActorError` if there is no such actor, or it is unreachable for `REACHED_S`.
         """

@@ -84,7 +84,7 @@ class RayLink:
         self.donors = DonorMoments(
             self._actors, cable, self._calls, self._fetching, self._require_life
         )
-        self.tell: Callable[[], None] | None = None  # on another host: tells the first one
+        self.tell: Callable[[], None] | None = None  # on another host: notifies the first one
 
     def join(self, event: Join) -> Granted | Refused:
         """Join, and remember the seats of all islands and the life that was granted.
@@ -155,7 +155,7 @@ class RayLink:
         return self._calls.ask(SYNCER, "lease", event)
 
     def left(self, event: Left) -> None:
-        """Tell the syncer that the life has ended for good."""
+        """Notify the syncer that the life has ended for good."""
         self._calls.ask(SYNCER, "left", event)
 
     def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]] | None:
@@ -172,7 +172,7 @@ class RayLink:
             return None
 
     def mean_moments(self, fragments: Sequence[Fragment]) -> dict[Fragment, Payload] | None:
-        """Return the mean first moments of those fragments that have one; None as in `whole`."""
+        """Return the mean first moments of fragments that have one; None if the life is over."""
         try:
             return self._reader.mean_moments(fragments, self._require_life)
         except _Over:

@@ -36,7 +36,7 @@ def start_over(why: str) -> NoReturn:
     """End this process so that Ray restarts it.
 
     The syncer comes back as a new generation, a shard with its stored versions. A process that Ray
-    no longer knows of is not restarted.
+    no longer lists is not restarted.
     """
     logging.error("this process starts over: %s", why)
     logging.shutdown()

@@ -5,7 +5,7 @@ from here. `ring` alone decides the members of the ring, its first step and its 
 of `coordinator` do for decoupled islands.
 
     ring            the rules: the members of a ring, its first step, its pauses; pure functions
-    ring_messages   the events that the rules of `ring` take in, and the effects that they return
+    ring_messages   the events for the rules of `ring`, and the effects that they return
     shell           the conductor's shell, which feeds events to the rules; free of Ray
     ring_effects    carries out the effects of the rules
     ring_places     the islands that wait for a place in a ring

@@ -51,7 +51,7 @@ class Journal:
     """The writer of a run's tape and memory."""
 
     def __init__(self, depot: Depot, events: int, check: Callable[[], None]) -> None:
-        """Open the tape. `events`: on it so far. `check`: raises if the run has another owner."""
+        """Open the tape after `events` events; `check` raises if the run has another owner."""
         self._depot, self._check, self.events = depot, check, events
         self._lines = depot.lines(TAPE)
 

@@ -100,7 +100,7 @@ class RingMember:
         self.drag = self.spoil = 1.0
         self._lock = threading.Lock()
         self._host: RingState | None = None  # the state between two rings
-        self._pausing = 0  # number of the newest ring that it has been told to leave
+        self._pausing = 0  # number of the newest ring that it has been ordered to leave
         self._ring = 0  # number of the ring that it is in; 0: none
         self._peeks: list[Future[RingState]] = []
         self._life: Life

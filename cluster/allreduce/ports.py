@@ -43,7 +43,7 @@ class RingPorts(Protocol):
         ...
 
     async def pause(self, life: Life, ring: int) -> None:
-        """Tell a member to leave this ring after its current step; a no-op if it is dead."""
+        """Order a member to leave this ring after its current step; a no-op if it is dead."""
         ...
 
     async def end(self, life: Life) -> None:

@@ -179,7 +179,7 @@ def connections() -> frozenset[int]:
 def hang_up(mine: frozenset[int]) -> None:
     """Shut down these connections, which the collective library has opened.
 
-    The library keeps the connections of a broken ring open. A member at the other end that was no
+    The library keeps the connections of a broken ring open. A member on the other side that was no
     neighbour of the dead one would wait forever. This does not close the library's own descriptors.
     """
     for each in Path("/proc/self/fd").glob("*"):

@@ -3,7 +3,7 @@
 `advance` takes the state and an event and returns the next state and the effects, in order; the
 conductor (`actors.ring.conductor`) carries them out. A *ring* is one formation of islands, whose
 members take each step together. A ring ends when a member dies, or after a step at which all agree
-to pause. The rules know no clock, no process and no array.
+to pause. The rules use no clock, no process and no array.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RingStage(StrEnum):
     TURNING = "turning"
     """A ring takes steps."""
     PAUSING = "pausing"
-    """The members of the ring were told to leave after their step."""
+    """The members of the ring were ordered to leave after their step."""
     ENDING = "ending"
     """The conductor fetches the final state, and the members wait."""
     OVER = "over"

@@ -121,7 +121,7 @@ class RingEffects:
         self._tasks.spawn(self._end_stuck_members(self._run.ring.ring))
 
     async def _form(self, form: Form) -> None:
-        """Open a meeting point, and tell the members their places.
+        """Open a meeting point, and send the members their places.
 
         If the ring breaks before that, its members still wait and are ready for another ring.
         """
@@ -162,7 +162,7 @@ class RingEffects:
         run.feed(Ended(state.held))
 
     async def _release(self, life: Life) -> None:
-        """Tell an island that the run is over, once the final state is durable.
+        """Notify an island that the run is over, once the final state is durable.
 
         Until then the island may be the only one that has the final state.
         """

@@ -1,4 +1,4 @@
-"""The messages of a ring: events that the rules take in, and effects that they return.
+"""The messages of a ring: events for the rules, and effects that they return.
 
 The journal of a run stores their fields, and their names in `journal.KINDS`.
 """
@@ -74,7 +74,7 @@ class RingDrain:
 
 @dataclass(frozen=True, slots=True)
 class RingStop:
-    """The run shall end after the current step."""
+    """The notice that the run ends after the current step."""
 
     why: str
 
@@ -96,7 +96,7 @@ class FinalStateLost:
 
 @dataclass(frozen=True, slots=True)
 class RingResume:
-    """The conductor has restarted: it knows no process, and has the last snapshot."""
+    """The conductor has restarted: it has the last snapshot, and no process."""
 
     generation: int
 
@@ -133,7 +133,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Tell the members of this ring to leave it after their current step."""
+    """Order the members of this ring to leave it after their current step."""
 
     ring: int
     why: str

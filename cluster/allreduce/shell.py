@@ -1,6 +1,6 @@
 """The conductor's shell, which feeds events to the rules of `ring` and carries out their effects.
 
-The shell runs on one event loop and knows neither Ray nor a disk: it reaches them through
+The shell runs on one event loop and uses neither Ray nor a disk: it reaches them through
 `RingPorts` and `RingStore`. An exception of a task or of the rules is a failure of the shell, which
 it reports to its owner.
 """
@@ -99,7 +99,7 @@ class RingShell:
         return await self._places.wait(life)
 
     def turned(self, life: Life, ring: int, held: TrainingPosition) -> None:
-        """Take in the position of the current ring; a no-op for another ring."""
+        """Record the position of the current ring; a no-op for another ring."""
         if ring == self.ring.ring and life in self._effects.formed.members:
             self.feed(StepsFinished(ring, held))
 

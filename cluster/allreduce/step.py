@@ -90,7 +90,7 @@ class RingStep:
         return jax.tree.map(lambda x: jax.device_put(np.array(x), self._here), tree)
 
     def compile(self, state: InnerState, batch: Batch) -> None:
-        """Compile the local functions; the sums compile at the first `mean`, with the others."""
+        """Compile the local functions; the sums over all members compile at the first `mean`."""
         loss, buckets = self.gradients(state, batch)
         self._sound = self._sound.lower(loss, buckets).compile()
         self._update = self._update.lower(state, buckets, np.int32(0)).compile()

@@ -51,7 +51,7 @@ class DepotStore(RingStore):
     def __init__(
         self, depot: Depot, events: int, check: Callable[[], None], keep_snapshots: int
     ) -> None:
-        """Open the journal. `events`: on the tape so far. `check`: raises if the owner changed."""
+        """Open the journal after `events` events; `check` raises if the owner has changed."""
         self._depot, self._check, self._keep_snapshots = depot, check, keep_snapshots
         self._journal = Journal(depot, events, check)
         self._memory_thread = ThreadPoolExecutor(1, "memory")

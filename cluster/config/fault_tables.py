@@ -25,7 +25,7 @@ class Harm(Table):
     factor: Annotated[float, Field(allow_inf_nan=False)] = 1000.0
     """The factor of "scale" (on contributions) and of "slow" (on the time of a step)."""
     for_s: Positive = 20.0
-    """How long "stop", "slow", "cut" and "disk" last, in seconds."""
+    """The duration of "stop", "slow", "cut" and "disk", in seconds."""
 
     def misfit(self, islands: Sequence[str]) -> str | None:
         """Return why this fault cannot hit a run with these islands; None if it can."""

@@ -58,7 +58,7 @@ class Machines(Table):
 
     @property
     def on_cpu(self) -> bool:
-        """True if they compute on CPUs: with as many devices as the mesh says, or one a host."""
+        """True if they compute on CPUs: with as many devices as the mesh has, or one a host."""
         return not self.devices.get("GPU") and not self.devices.get("TPU")
 
     @property
@@ -87,7 +87,7 @@ class IslandGroup(Machines):
     step_s: Amount = 0.0
     """Least time of a step, in seconds; the island idles for the rest of it."""
     encode: Literal["host", "device"] = "host"
-    """Where to encode deltas.
+    """The side that encodes deltas: the host or the devices.
 
     "device" copies fewer bytes to the host, but keeps 8 more bytes a parameter on the device.
     """

@@ -1,4 +1,4 @@
-"""A cluster file: chips, regions and their links, and the training job that they shall run.
+"""A cluster file: chips, regions and their links, and their training job.
 
 `archipelago simulate`, `archipelago plan` and the WAN bench read the same file. As with a run's
 configuration, the loader checks it once and reports every problem. The comment above a key is its

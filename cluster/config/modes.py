@@ -1,7 +1,7 @@
 """The effect of `run.mode` on a configuration (docs/lab/baselines.md).
 
 A mode fixes some values of `[sync]`, proposes others, and refuses what it cannot do. The loader
-resolves the mode, so that no other code needs to know that a value came from it.
+resolves the mode, so that no other code depends on the origin of a value.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def misfit(config: Config, harm: Harm) -> str | None:
     if mode.lock_step and harm.kind in (FaultKind.NAN, FaultKind.SCALE):
         return (
             f"the {harm.kind} of {harm.island}: the gate refuses its contributions from then on, "
-            f'and run.mode = "{mode}" merges nothing without all islands: it would wait for ever'
+            f'and run.mode = "{mode}" merges nothing without all islands: it would wait forever'
         )
     if not mode.sums_gradients:
         return None

@@ -97,7 +97,7 @@ class FleetActor(Breakable):
         self._fleet.harm(Harm.model_validate(harm))
 
     def dismiss(self) -> None:
-        """Let the fleet end, now that the caller knows how the run ended."""
+        """Let the fleet end, now that the caller has the outcome of the run."""
         self._fleet.dismiss()
 
 

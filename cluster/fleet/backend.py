@@ -104,7 +104,7 @@ class RayCluster(Protocol):
         ...
 
     def sign(self, actor: Handle) -> Pending:
-        """Ask the actor for a sign of life, which says how far it has come, without waiting."""
+        """Request a sign of life with the actor's progress, without waiting for it."""
         ...
 
     def promise(self, actor: Handle, method: str, *arguments: object) -> object:
@@ -120,5 +120,5 @@ class RayCluster(Protocol):
         ...
 
     def evaluating(self, evaluator: Handle) -> Evaluating:
-        """Return the evaluator as `EvaluationSchedule` calls it."""
+        """Return an adapter with which an `EvaluationSchedule` calls the evaluator."""
         ...

@@ -1,4 +1,4 @@
-"""The fleet as it is called: requests of people and processes, answered on any thread.
+"""The interface of the fleet: requests of users and processes, answered on any thread.
 
 One thread, the `Keeper`, keeps the run. A call leaves requests and messages for it, or reads what
 it has published.
@@ -122,11 +122,11 @@ class Fleet:
         return self._keeper.save(path)
 
     def dismiss(self) -> None:
-        """Let the fleet end: the caller that followed the run knows how it ended."""
+        """Let the fleet end: the caller that followed the run has its outcome."""
         self._keeper.dismiss()
 
     def _wait_kept(self, number: int) -> None:
-        """Wait until a request is written down, so that the fleet still knows it if it dies now."""
+        """Wait until a request is written down, so that a restarted fleet still has it."""
         if not self._requests.wait_kept(number, KEPT_TIMEOUT_S):
             log.warning("a wish is not written down after %g s: the keeper is busy", KEPT_TIMEOUT_S)
 

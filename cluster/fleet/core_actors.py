@@ -38,7 +38,7 @@ class CoreActors:
     def __init__(self, config: Config, cluster: RayCluster) -> None:
         self._config, self._cluster = config, cluster
         self._fragments_of = shards_of(config.sync.shards, config.sync.fragments)
-        if config.run.mode.sums_gradients:  # the conductor of the ring knows where the model is
+        if config.run.mode.sums_gradients:  # the conductor of the ring has the place of the model
             self._fragments_of = {SYNCER: [p for each in self._fragments_of.values() for p in each]}
         self._evaluator_place: Place | None = None
         self._actors: dict[str, Handle] = {}
@@ -124,11 +124,11 @@ class CoreActors:
         return seen
 
     def stop(self, why: str) -> None:
-        """Tell the syncer to stop the run."""
+        """Order the syncer to stop the run."""
         self._ask(SYNCER, "stop", why)
 
     def drain(self, island: Island, why: str) -> None:
-        """Tell the syncer to drain an island."""
+        """Order the syncer to drain an island."""
         self._ask(SYNCER, "drain", island, why)
 
     def count_fault(self, victim: str) -> None:

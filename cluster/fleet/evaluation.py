@@ -1,7 +1,7 @@
 """The schedule of the evaluator: evaluations from time to time, and of the final model.
 
 A failed evaluation never harms the training. If it raises, or its evaluator dies or hangs, it has
-no result, and the next one follows in its turn. The summary says so if it was the final one.
+no result, and the next one follows at its time. The summary notes it if it was the final one.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ HUNG_S = 600.0
 PATIENCE = 10
 """The timeout for an evaluator with long batches: this many times its longest batch."""
 ANSWER_S = 10.0
-"""The timeout in seconds of the request for its progress, whatever else it does."""
+"""The timeout in seconds of the request for the evaluator's progress."""
 NOTE_S = 1.0
-"""The timeout in seconds of that request if its answer is only displayed."""
+"""The timeout in seconds of the same request if its answer is only displayed."""
 POLL_S = 1.0
 """Seconds that each look at a final evaluation waits for its result."""
 DEATHS = 3
@@ -48,14 +48,14 @@ class EvaluationResult(NamedTuple):
 
 
 Pending = Callable[[float], Any]
-"""A pending answer: a call waits for it for that many seconds.
+"""A pending answer; its argument is the longest wait in seconds.
 
-Errors: Ray's; `GetTimeoutError` if it has not come.
+Errors: the errors of Ray; `GetTimeoutError` if there is no answer by then.
 """
 
 
 class Evaluating(Protocol):
-    """The evaluator, as it can be called."""
+    """The calls of the evaluator that a schedule makes."""
 
     def ask(self, method: str, *arguments: object) -> Pending:
         """Call a method, without waiting for the answer."""
@@ -215,7 +215,7 @@ class EvaluationSchedule:
         try:
             judged = Judged(*self._evaluator.ask("judged")(ANSWER_S))
         except RayError as error:
-            log.warning("the evaluator does not say how far it is: %s", type(error).__name__)
+            log.warning("the evaluator does not report its progress: %s", type(error).__name__)
         if judged == self._judged:
             return True
         self._judged, self._heard_s = judged, self._now_s()

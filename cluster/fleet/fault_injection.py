@@ -34,7 +34,7 @@ class Injection:
         *,
         outlives: bool,
     ) -> None:
-        """`drain`: drains an island. `outlives`: the run survives its fleet's process."""
+        """`drain` is called with an island; `outlives`: the run survives the fleet's process."""
         self._run, self._config, self._cluster = run, config, cluster
         self._islands, self._core, self._drain = islands, core, drain
         self._outlives = outlives

@@ -15,7 +15,7 @@ class FaultPlan:
     """
 
     def __init__(self, faults: Sequence[PlannedFault], done: Iterable[int] = ()) -> None:
-        """`done`: the faults that an earlier process has injected, by place in the plan."""
+        """Skip the faults in `done`, by place in the plan: an earlier process has injected them."""
         self._faults, self._done = faults, {*done}
 
     @property

@@ -1,6 +1,6 @@
 """The memory of the fleet for the processes after this one, in `fleet.json`.
 
-The keeper alone writes it. Once it says how the run ended it is never written again, so that no
+The keeper alone writes it. Once it has the outcome of the run it is never written again, so that no
 late write can revive an ended run, or spoil the memory of the next owner.
 """
 

@@ -24,7 +24,7 @@ class SeatAssignment:
     island: Island | None
     """The island of the process; None for a spare."""
     starts: int
-    """Processes that have begun there since the last contribution, as far as they are counted."""
+    """Counted starts of processes at this seat since its last contribution."""
 
 
 @dataclass(frozen=True, slots=True)

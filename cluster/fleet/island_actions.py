@@ -28,14 +28,14 @@ class IslandActions:
         core: CoreActors,
         keep: Callable[[], None],
     ) -> None:
-        """`keep`: writes down which islands hold devices, and where."""
+        """Create the actions. `keep` writes down which islands hold devices, and where."""
         self._config, self._cluster, self._islands = config, cluster, islands
         self._core, self._keep = core, keep
 
     def do(self, action: Action, now_s: float) -> None:
         """Carry out an action, if its island is still as it was when the action was decided.
 
-        Errors: `RunFailed` if an island is set aside and the configuration says to stop then.
+        Errors: `RunFailed` if an island is set aside and the run is configured to stop then.
         """
         island, islands = action.island, self._islands
         if islands.holdings().get(island) != action.holding:

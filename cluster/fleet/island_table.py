@@ -135,7 +135,7 @@ class Islands:
         self.post()
 
     def note_processes(self) -> None:
-        """Take in the messages of processes since the last look."""
+        """Apply the messages that processes have sent since the last look."""
         contents = self._inbox.take()
         for word in contents.words:
             it = None if word.island is None else self._held.get(word.island)
@@ -155,7 +155,7 @@ class Islands:
         self.post()
 
     def note_learners(self, view: View) -> None:
-        """Take in the syncer's view of the learners."""
+        """Apply the syncer's view of the learners."""
         for island, island_view in view.islands.items():
             if (it := self._held.get(island)) is None:
                 continue

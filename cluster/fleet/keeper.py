@@ -118,7 +118,7 @@ class Keeper:
         return self._shutdown.save(path, self._layout)
 
     def dismiss(self) -> None:
-        """Let the keeper end: the caller knows how the run ended."""
+        """Let the keeper end: the caller has the outcome of the run."""
         self._dismissed.set()
 
     # --- the life of the run ----------------------------------------------------------------------

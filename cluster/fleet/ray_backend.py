@@ -38,7 +38,7 @@ from cluster.names import Seat, island_actor
 MEANWHILE_S = 0.5
 """Seconds between two calls of `meanwhile` while an answer is awaited."""
 SIGNS = ("progress", "judged", "__ray_ready__")
-"""Calls that say how far an actor has come; the first one that the actor has is used."""
+"""Calls that return an actor's progress; the first one that the actor has is used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The reconcile loop: one look at the run, and its consequences.
 
-A look takes in the syncer's view, the messages of processes and the state of Ray's devices, has
+A look collects the syncer's view, the messages of processes and the state of Ray's devices, has
 `reconcile` decide, and carries its actions out.
 """
 
@@ -38,7 +38,7 @@ class ReconcileLoop:
         board: StatusBoard,
         keep: Callable[[], None],
     ) -> None:
-        """`keep`: writes down which islands hold devices, and where."""
+        """Create the loop. `keep` writes down which islands hold devices, and where."""
         self._config, self._islands, self._core = config, islands, core
         self._injection, self._requests, self._board = injection, requests, board
         self._keep = keep

@@ -37,7 +37,7 @@ class Requests:
     """The requests for one run; one that cannot be granted is refused, and changes nothing."""
 
     def __init__(self, run: str, config: Config, nodes: Callable[[], Sequence[Node]]) -> None:
-        """`nodes`: returns the nodes of the cluster; called when more islands are requested."""
+        """Create the requests. `nodes` lists the nodes of the cluster for each request to grow."""
         self._run, self._config, self._nodes = run, config, nodes
         self._now = DesiredState(frozenset(config.island_names))
         self._kept = 0  # the number of the last request that the keeper has written down

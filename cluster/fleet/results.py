@@ -54,7 +54,7 @@ def save_model(
 
     `check` is called before any file is put in its place; `then` with each file afterwards.
 
-    Errors: `OSError`, and nothing is left; `Unavailable`; those of `check` and `then`.
+    Errors: `OSError`, and nothing is left; `Unavailable`; the errors of `check` and `then`.
     """
     files = ModelFiles(folder, layout, name=name)
     try:
@@ -73,7 +73,7 @@ def save_model(
 def save_to(path: Path, layout: Layout, public: Iterable[tuple[Version, Flat]]) -> SavedModel:
     """Write the model to a path: a folder, or a file if its name ends with `.safetensors`.
 
-    Errors: as `save_model`.
+    Errors: the errors of `save_model`.
     """
     if path.suffix == SUFFIX:
         return save_model(path.parent, layout, public, name=path.stem)
@@ -81,7 +81,7 @@ def save_to(path: Path, layout: Layout, public: Iterable[tuple[Version, Flat]]) 
 
 
 class Results:
-    """The results of one run; a retry does not write again what is written."""
+    """The results of one run; a retry skips the files that are written."""
 
     def __init__(self, run_dir: Path, depot: Depot, layout: Layout) -> None:
         self._run_dir, self._depot, self._layout = run_dir, depot, layout
@@ -107,7 +107,7 @@ class Results:
           ends without its result.
         - `rescued`: the same model, saved elsewhere.
 
-        Errors: `OSError` if no place accepts the model; `Unavailable`; those of `check`.
+        Errors: `OSError` if no place accepts the model; `Unavailable`; the errors of `check`.
         """
         missing: list[str] = []
         if self._model is None:

@@ -61,7 +61,7 @@ class Shutdown:
 
         `check`: raises if another process owns the run. `began`: seconds since 1970.
 
-        Errors: those of `check`.
+        Errors: the errors of `check`.
         """
         rescued = None
         if self._rescued is not None and self._rescued[0] is self._results:

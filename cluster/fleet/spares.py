@@ -33,7 +33,7 @@ class Spare:
     starts: int = 0
     """Processes that have begun there since one was warm."""
     warm: bool = False
-    """Whether its present process has said that it could run an island at once."""
+    """Whether its present process has reported that it can run an island at once."""
 
 
 class Spares:

@@ -1,7 +1,7 @@
 """The connections between the hosts of one island, over which the first host sends orders.
 
 The hosts are one program, so they live and die together. Each has a connection to the first host,
-and both ends send heartbeats over it. A host that hears nothing for `SILENCE_S`, or whose
+and both ends send heartbeats over it. A host that receives nothing for `SILENCE_S`, or whose
 connection ends, ends its own process, whatever its devices wait for. JAX's coordination service
 runs in the first host's process.
 """
@@ -150,7 +150,7 @@ class First:
         self._listen(number, connection)
 
     def _beat(self) -> None:
-        """Send heartbeats; on its own thread, since sending to a halted host may block for ever."""
+        """Send heartbeats; on its own thread, since sending to a halted host may block forever."""
         while not self._ended.wait(BEAT_S):
             try:
                 self.send(HostHeartbeat())
@@ -222,7 +222,7 @@ class Other(Generic[SomeOrder]):
             end.shutdown(socket.SHUT_RDWR)
 
     def orders(self) -> Generator[SomeOrder]:
-        """Yield orders as they arrive, for ever: the loss of the first host ends this process."""
+        """Yield orders as they arrive, forever: the loss of the first host ends this process."""
         while True:
             yield self._orders.get()
 

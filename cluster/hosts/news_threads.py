@@ -44,11 +44,11 @@ class NewsThreads:
             while notices := self._next(lane):
                 for notice in notices:
                     self._take(notice)
-        except BaseException as error:  # noqa: BLE001 - which is told
+        except BaseException as error:  # noqa: BLE001 - which is reported
             self._broke(error)
 
     def _next(self, lane: Fragment | None) -> list[Notice]:
-        """Return what this thread handles next; if that is empty, the thread must end."""
+        """Return the notices to handle next; if there are none, the thread must end."""
         with self._lock:
             if notices := self._waiting[lane]:
                 self._waiting[lane] = []

@@ -1,7 +1,7 @@
 """The commands around a run: start one, follow it, reach it from another terminal, end it.
 
-`cli` and `bench` import this room. The terminal's process owns what it starts: whatever happens,
-that is stopped, and nothing else is.
+`cli` and `bench` import this layer. The terminal's process owns everything that it starts. However
+the run ends, the process stops all of it, and nothing else.
 
     preflight      checks of a configuration against the world before anything is started
     run            one run from its start to its end, owned by this process or by its fleet
@@ -10,7 +10,7 @@ that is stopped, and nothing else is.
     ray_cluster    an embedded Ray, or an existing Ray cluster
     connect        the connection to an existing Ray cluster
     interrupts     handlers of Ctrl-C and SIGTERM for a graceful shutdown
-    exit_message   a message that says how to resume if Ray ends this process
+    exit_message   a message on how to resume if Ray ends this process
     client         calls to a run from another terminal: stop, scale, drain, save
     status_stream  the status of a run, repeated until the run ends
     remote_status  the status of a run on this machine, through its HTTP port

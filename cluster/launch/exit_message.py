@@ -18,7 +18,7 @@ _SCRIPT = 'IFS= read -r said || printf "%s\\n" "$0" >&2'
 
 
 def resume_hint(run_dir: Path) -> str:
-    """Return a hint that says how to resume a run that ended without its result."""
+    """Return a hint on how to resume a run that ended without its result."""
     return f"resume with `archipelago run {run_dir / 'config.toml'} --resume --run-dir {run_dir}`"
 
 

@@ -28,7 +28,7 @@ SETTLE_S = 0.5
 NOT_YET = "No available agent"
 """The answer of a head that has only just started."""
 AGENT_TIMEOUT_S = 180.0
-"""For how many seconds such a head is asked again: on two busy cores 60 s were too few."""
+"""Seconds for which such a head is asked again: on two busy cores 60 s were too few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def _client(address: str) -> JobSubmissionClient:
             "right (the head's dashboard, port 8265), and does RAY_AUTH_TOKEN hold its token "
             "(RAY_AUTH_MODE=token)?"
         ) from error
-    cluster_version = getattr(client, "_server_ray_version", ray.__version__)  # told at its start
+    cluster_version = getattr(client, "_server_ray_version", ray.__version__)  # passed at its start
     if cluster_version != ray.__version__:
         raise UserMistake(
             f"the cluster at {address} runs Ray {cluster_version}, and this is Ray "

@@ -21,7 +21,7 @@ LARGE_BYTES = 256 * 2**20
 
 
 class Severity(StrEnum):
-    """How much a finding matters."""
+    """The severity of a finding."""
 
     PROBLEM = "problem"
     """Something does not work."""
@@ -65,7 +65,7 @@ class LinkMeasured:
     gbit_s: float
     """The rate of one large object through Ray, in Gbit/s; 0 if it did not arrive."""
     error: str | None = None
-    """Why the object did not arrive."""
+    """The reason if the object did not arrive."""
 
     @property
     def window_gbit_s(self) -> float:

@@ -1,6 +1,6 @@
 """The preflight check of a run: report every problem at once, before anything is started.
 
-`config.load.read` checks what a configuration says. This module checks it against the world: the
+`config.load.read` checks a configuration by itself. This module checks it against the world: the
 run's directory, the user's code and the data. A check that needs an unsound part of the
 configuration is skipped. Nothing is computed, Ray is not started, and nothing is left behind.
 """

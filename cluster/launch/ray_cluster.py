@@ -161,7 +161,7 @@ def _room(node: Node) -> float:
 
 
 def _needed(need: float, purpose: str, node: Node) -> str:
-    """Return a message that says how many MiB are needed on a node, and how many it has."""
+    """Return a message with the MiB that are needed on a node, and those that it has."""
     mib = 2**20
     return (
         f"{need / mib:.0f} MiB {purpose} are needed on {node.name}, it has {_room(node) / mib:.0f}"
@@ -187,7 +187,7 @@ def _of_evaluator(config: Config) -> dict[str, float]:
 
 
 def _fits_here(need_bytes: int) -> None:
-    """Raise `UserMistake` if this machine's shared memory has less room than that."""
+    """Raise `UserMistake` if this machine's shared memory has less than `need_bytes` of room."""
     shared = Path("/dev/shm")
     free = shutil.disk_usage(shared).free if shared.exists() else need_bytes
     if free < need_bytes:

@@ -1,7 +1,7 @@
 """One run in the terminal's process, from its configuration to the clean-up.
 
-The terminal's process owns everything that it starts. Whatever happens, what was started is
-stopped, and nothing else is.
+The terminal's process owns everything that it starts. However the run ends, it stops
+all of it, and nothing else.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def keep_as_job(
 ) -> Outcome:
     """Run the entrypoint of a submitted run: start a fleet that outlives this process, and follow.
 
-    Errors: as `run`.
+    Errors: the errors of `run`.
     """
     namespace = namespace_of(run_dir.name)
     with cluster_of(config, "auto", namespace, Stores.of(config, layout)):

@@ -20,7 +20,7 @@ def looks(name: str | None, address: str | None, every_s: float) -> Generator[Ru
     run is asked through one client, which stays connected.
 
     Errors: `UserMistake` if there is no such run, or it cannot be reached. For a submitted run that
-    has not started, the message says so.
+    has not started, the message states that.
     """
     try:
         live = runs.reach(name, address)

@@ -90,7 +90,7 @@ def _sysctl(buffer: int) -> tuple[NodeSetting, ...]:
             "0",
             "A fragment every few seconds would start slowly each time.",
         ),
-        NodeSetting("net.ipv4.tcp_mtu_probing", "1", "A VPN carries smaller packets than it says."),
+        NodeSetting("net.ipv4.tcp_mtu_probing", "1", "A VPN carries less than its MTU."),
     )
 
 

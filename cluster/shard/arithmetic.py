@@ -66,7 +66,7 @@ class Staging(NamedTuple, Generic[D]):
     difference: D
     """The step of the public fragment, with the mean first moments if there are any."""
     norm: float
-    """Norm of that step."""
+    """Norm of the step of the public fragment."""
     cosines: tuple[float | None, ...]
     measured: int
     turned: float | None
@@ -157,7 +157,7 @@ class Files(Protocol[S]):
     """The place where versions are made durable."""
 
     def save(self, p: Fragment, arrays: Callable[[], S], *, first: bool) -> None:
-        """Make a version durable; the `first` one is kept for ever.
+        """Make a version durable; the `first` one is kept forever.
 
         Errors: `OSError` if it cannot be made durable; `RunFailed` if another owner has the run by
         now.

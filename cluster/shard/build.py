@@ -54,7 +54,7 @@ def shard_over(
 
     `means`: called once, when the shard gets a model; it returns the layout and the files.
 
-    Errors: as `outer_of`, raised when the shard gets its model.
+    Errors: the errors of `outer_of`, raised when the shard gets its model.
     """
     sync = config.sync
 

@@ -1,9 +1,9 @@
-"""The outcomes of each life's contributions, kept while its learner may have to be told.
+"""The outcomes of each life's contributions, kept while its learner may need them.
 
 An acknowledgement travels with a publication, which a learner may never see: it may fetch the
 differences that it missed, or the whole fragment. Messages can be lost too, and a hand-in that is
-lost on its way to a shard is never reported. So every request for a further hand-in says what
-the shard knows of all earlier ones.
+lost on its way to a shard is never reported. So every request for a further hand-in has the
+outcomes of all earlier ones, as far as the shard has them.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Fates:
             known.held.clear()
 
     def known(self, life: Life, p: Fragment) -> Known:
-        """Return what to tell this life when it is asked for more of the fragment."""
+        """Return the outcomes to send with the next request for this fragment to this life."""
         self._asked += 1
         request, known = (self._deaths, self._asked), self._of.get((life.island, p))
         if known is None or known.life != life:

@@ -23,7 +23,7 @@ log = logging.getLogger("archipelago.shard")
 class DepotFiles(Files[Arrays]):
     """The files in the run's depot; nothing is written once another owner has the run.
 
-    `pace` is told how long each version took to store. A write that was given up may end after the
+    `pace` records how long each version took to store. A write that was given up may end after the
     fragment has gone back to an earlier version; the file that it wrote is then deleted again.
     """
 
@@ -38,9 +38,9 @@ class DepotFiles(Files[Arrays]):
         self._returns = Counter[Fragment]()  # counts how often each fragment has gone back
 
     def save(self, p: Fragment, arrays: Callable[[], Arrays], *, first: bool) -> None:
-        """Store a copy of the arrays, and report the time to the pace.
+        """Store a copy of the arrays, and record in `pace` how long it took.
 
-        Errors: `OSError`; `RunFailed` if another owner has the run.
+        Errors: `OSError` if the depot refuses it; `RunFailed` if another owner has the run.
         """
         began_s, return_count = self._now_s(), self._returns[p]
         arrays_copy = arrays()  # copy first: a slow depot may block everything below
@@ -85,7 +85,7 @@ def keep_contributions(
 ) -> None:
     """Write contributions that are about to be merged, for replay.
 
-    If one cannot be written, a log line says so, replay reports it missing, and the run continues.
+    If one cannot be written, this logs it, replay reports it missing, and the run continues.
 
     Errors: `RunFailed` if another owner has the run.
     """

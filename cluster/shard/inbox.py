@@ -43,8 +43,8 @@ class Inbox(Mapping[Reference, Held[P]]):
     ) -> Contribution:
         """Measure a payload and hold it.
 
-        A payload that does not have the run's encoding is not held; the contribution then says why
-        in `flaw`, and its norm is not a number.
+        A payload that does not have the run's encoding is not held; the contribution then has the
+        reason in `flaw`, and its norm is not a number.
         """
         p, lengths, moments = hand_in.id.fragment, [math.nan], None
         reference, flaw = Reference(str(hand_in.id)), arithmetic.flaw(p, payload)

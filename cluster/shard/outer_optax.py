@@ -1,4 +1,4 @@
-"""Any optax transformation as outer optimizer: more general than our own step, and slower.
+"""An optax transformation as outer optimizer: more general than our own step, and slower.
 
 The state of the transformation is kept as one flat f32 array in place of our momentum, so integers
 in it are exact up to 2**24. JAX is imported at first use, and runs on the shard's CPUs.
@@ -27,7 +27,7 @@ Moved: TypeAlias = "tuple[jax.Array, jax.Array]"
 
 
 def _unknown(make: Callable[..., object], options: Mapping[str, Any]) -> str:
-    """Return which options `make` does not know, and which it has; empty if it knows them all."""
+    """Return the unknown options, and those that `make` has; empty if it has them all."""
     try:
         parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):  # no signature is available; the call will fail by itself

@@ -38,18 +38,18 @@ NO_MODEL = "the shard has just begun and has no model yet"
 
 
 class Shard(Generic[P, D, W, S]):
-    """Some or all fragments of a model; none before `seed` or `recover` is called.
+    """A shard: some or all fragments of a model; none before `seed` or `recover` is called.
 
     One thread at a time may call; `whole`, `shared` and `missed` may be called from any thread.
     `store` may be called beside calls for other fragments; once it has its copy, it may run
-    beside all calls but `seed`. `generation`: that of the newest syncer heard from; orders of an
-    earlier one are refused. `inbox`: contributions that are neither merged nor dropped.
+    beside all calls but `seed`. `generation`: that of the newest syncer that has called; orders of
+    an earlier one are refused. `inbox`: contributions that are neither merged nor dropped.
     """
 
     def __init__(
         self, means: Callable[[], tuple[Arithmetic[P, D, W, S], Files[S]]], retention: Retention
     ) -> None:
-        """`means`: called once, when there is a model."""
+        """Create a shard without a model. `means` is called once, when there is one."""
         self.generation = 0
         self._means, self._retention = means, retention
         self._arithmetic: Arithmetic[P, D, W, S]
@@ -66,11 +66,11 @@ class Shard(Generic[P, D, W, S]):
     def obey(self, generation: int) -> None:
         """Check the fencing token of a syncer: it may live on where Ray has lost sight of it.
 
-        Errors: `Outdated` if a later generation has been heard.
+        Errors: `Outdated` if a later generation has called.
         """
         if generation < self.generation:
-            other = f"that of {self.generation} is"
-            raise Outdated(f"the syncer of generation {generation} is not heard any more, {other}")
+            other = f"that of {self.generation} is in charge"
+            raise Outdated(f"the syncer of generation {generation} is refused, {other}")
 
     def _fragment(self, p: Fragment) -> ShardFragment[P, D, W, S]:
         if not self._fragments:  # this process has replaced the one that was called
@@ -92,7 +92,7 @@ class Shard(Generic[P, D, W, S]):
             self._fragments[p] = self._public_at(p, stored.version)
 
     def recover(
-        self, wanted: Mapping[Fragment, Version], generation: int
+        self, targets: Mapping[Fragment, Version], generation: int
     ) -> dict[Fragment, Version]:
         """Go back to these published versions, or to the newest stored ones before them.
 
@@ -106,8 +106,8 @@ class Shard(Generic[P, D, W, S]):
         self.generation = generation
         if not self._fragments:
             self._arithmetic, self._files = self._means()
-        restored = {p: self._files.newest(p, v) for p, v in wanted.items() if not self._has(p, v)}
-        versions = {p: restored[p].version if p in restored else v for p, v in wanted.items()}
+        restored = {p: self._files.newest(p, v) for p, v in targets.items() if not self._has(p, v)}
+        versions = {p: restored[p].version if p in restored else v for p, v in targets.items()}
         with self._publishing:
             for p, stored in restored.items():
                 self._arithmetic.put(p, stored)
@@ -154,7 +154,7 @@ class Shard(Generic[P, D, W, S]):
         contributions stay. To undo it, the public version is loaded from the files if it is stored
         there; else the merge first copies what it changes (8 bytes an element until this returns).
 
-        Errors: `NoModel`; `Misordered`; those of `Files.load`, after which the fragment is not
+        Errors: `NoModel`; `Misordered`; the errors of `Files.load`, after which the fragment is not
         sound.
         """
         return self._fragment(order.fragment).merge(order, self.inbox)

@@ -49,7 +49,7 @@ class StoringPace:
     measured: bool
     """Whether storing is limited to `STORING_SHARE` of the time; else every turn is taken."""
     sizes: Mapping[Fragment, int] = field(default_factory=dict[Fragment, int])
-    """Elements of each of the shard's fragments, known once it has a model."""
+    """Elements of each of the shard's fragments, set once it has a model."""
     count: int = 0
     """Versions stored so far."""
     _took: dict[Fragment, tuple[float, float]] = field(
@@ -134,7 +134,7 @@ class StoringThread:
         `call`: stores the version. It calls its argument once it has a copy and needs no shared
         arrays.
 
-        Errors: those of `call`.
+        Errors: the errors of `call`.
         """
         if not self.pace.turn_of(p, self._now_s()):
             return False
@@ -145,7 +145,7 @@ class StoringThread:
 
         `call`: writes them, and needs no shared arrays.
 
-        Errors: those of `call`.
+        Errors: the errors of `call`.
         """
 
         def keep(copied: Callable[[], None]) -> bool:

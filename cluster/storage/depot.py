@@ -1,7 +1,7 @@
 """The durable store of a run: names with contents that are complete or absent.
 
     layout.json, config.toml     what is trained, and how
-    tape-0.arrow                 the events that the rules took in, from a generation's begin ...
+    tape-0.arrow                 the events that the rules received, from a generation's begin ...
     tape-0-000000041000.arrow    ... and from where that was sealed, named by its first event
     state.json, notes.jsonl      a snapshot of rules and measures, and facts without events
     states/                      snapshots at the beginning of each of the last segments
@@ -96,7 +96,7 @@ class Depot(Protocol):
         ...
 
     def claim(self, name: str, content: bytes) -> bool:
-        """Write a file that does not exist yet; of several writers exactly one is told True."""
+        """Write a file that does not exist yet; return True to exactly one of several writers."""
         ...
 
     def read(self, name: str) -> bytes:
@@ -166,6 +166,6 @@ class Depot(Protocol):
     def probe(self) -> None:
         """Check that the store can be written to, and leave no trace.
 
-        Errors: `OSError` that says why it could never be written.
+        Errors: `OSError` with the reason if it can never be written.
         """
         ...

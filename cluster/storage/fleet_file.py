@@ -29,11 +29,11 @@ class FleetMemory(TypedDict):
     spares: dict[Seat, str]
     """Spares by seat, each with its group."""
     stopping: str | None
-    """Why the run is being stopped; None if it is not."""
+    """The reason for which the run is being stopped; None if it is not."""
     faults: list[int]
     """Faults of the plan that have been injected."""
     began: float
-    """When the run began, seconds since 1970 by the wall clock."""
+    """The time when the run began, in seconds since 1970 by the wall clock."""
     outcome: dict[str, Any] | None
     """The outcome of the run; None while it is running."""
 

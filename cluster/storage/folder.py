@@ -47,7 +47,7 @@ class Folder(Depot):
             log.warning("%s is not kept: %s", self.path / name, error)
 
     def claim(self, name: str, content: bytes) -> bool:
-        """Create a file, which only one writer can; return whether this call did."""
+        """Create a file, and return whether this call created it: one of several writers does."""
         make_folder(self.path)
         path = self.path / name
         try:
@@ -153,7 +153,7 @@ class _GrowingFile(Growing):
     """
 
     def __init__(self, path: Path, *, again: bool) -> None:
-        """`again`: an earlier attempt may have created the file.
+        """Write a file that does not exist yet. `again`: an earlier attempt may have created it.
 
         Errors: `FileExistsError`.
         """

@@ -41,7 +41,7 @@ class WaitingLines(GrowingLines):
     """
 
     def __init__(self, file: Adding, length: int, *, torn: bool = False) -> None:
-        """`length`: bytes that are in the file already. `torn`: its last line is incomplete."""
+        """Append after `length` bytes in the file. `torn`: the last line there is incomplete."""
         self._file, self._length = file, length
         self._waiting = b""
         self._lock = threading.Lock()  # guards `_waiting` and `_length`

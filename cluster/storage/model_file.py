@@ -58,13 +58,13 @@ class ModelFiles:
     It is written fragment by fragment, so that no process holds more than one, and becomes visible
     when it is complete (`publish`). A model of up to `PART_BYTES` is `model.safetensors`; a larger
     one is `model-00001-of-0000N.safetensors` with `model.safetensors.index.json`, whose
-    `weight_map` says which tensor is in which file. Errors of all methods: `OSError`.
+    `weight_map` maps each tensor to its file. Errors of all methods: `OSError`.
     """
 
     def __init__(
         self, folder: Path, layout: Layout, part_bytes: int = PART_BYTES, *, name: str = NAME
     ) -> None:
-        """`name`: of the file, without its suffix."""
+        """Open the model at `name`, a file name without its suffix."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._layout, self._name = folder, layout, name
         self._versions: list[Version] = []

@@ -35,7 +35,7 @@ BEAT_S = 5.0
 SILENCE_S = 20.0
 """The timeout in seconds after which an owner without heartbeats is dead.
 
-The process that wants the run measures it by its own clock. An owner that was wrongly taken for
+The process that claims the run measures it by its own clock. An owner that was wrongly taken for
 dead stops writing within `BEAT_S`.
 """
 LOOK_S = 1.0
@@ -94,7 +94,7 @@ def newest(depot: Depot) -> int:
 def lives_here(depot: Depot) -> Owner | None:
     """Return the owner if it is a live process on this machine.
 
-    Nobody can tell at once whether an owner elsewhere is alive: the caller has to wait.
+    It takes a while to detect whether an owner elsewhere is alive: the caller has to wait.
     """
     if (number := newest(depot)) == 0:
         return None

@@ -53,11 +53,12 @@ class Playback:
     def __init__(
         self, depot: Depot, layout: str, start: int = 0, place: TapePosition | None = None
     ) -> None:
-        """`start`: skip all events before this one; `place`: its position on the tape, if known.
+        """Open the tape of a depot.
 
-        Skipped batches are not decoded. The caller has the state at `place`. So if the tape lacks
-        this place, or everything before it, that is damage and no reason to refuse: a later
-        generation may continue from there.
+        `start`: skip all events before this one, and do not decode their batches. `place`: the
+        position of `start` on the tape, if known. The caller has the state at `place`. So a tape
+        without this place, or without everything before it, counts as damaged, not as unusable: a
+        later generation may continue from there.
 
         Errors: `Damaged` if there is no tape and no place, or if a later generation continued from
         a point before the place.

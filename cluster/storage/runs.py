@@ -32,7 +32,7 @@ AUTH_MODE = "RAY_AUTH_MODE"
 CONFIG = "config.toml"
 """The configuration of the run."""
 LIVE = "live.json"
-"""The file that says how to reach the run while it is running."""
+"""The file with the address of the run while it is running."""
 SUMMARY = "summary.json"
 """The final figures of the run."""
 FROM_STORED = "from-stored.json"
@@ -148,7 +148,7 @@ def resume(config: Config, run_dir: Path | None) -> Path:
 
 
 def _binding(config: Config) -> dict[str, object]:
-    """Return the settings that a run must keep: each key that says what is trained and how."""
+    """Return the settings that a run must keep: each key that defines what is trained and how."""
     plain = config.model_dump(mode="json", exclude={"islands", "monitor"})
     del plain["run"]["name"], plain["run"]["dir"]
     for key in ("dir", "hang_s", "restarts"):
@@ -183,7 +183,7 @@ def reopen(run_dir: Path, config: Config, owner: int = 0, *, from_stored: bool =
         depot.write(FROM_STORED, json_bytes({"owner": owner}))
     try:
         kept = load_fleet_memory(depot)
-    except Damaged as error:  # nothing is left of what the fleet knew
+    except Damaged as error:  # the fleet's memory is lost
         log.error("%s", error)
         depot.move(FLEET_FILE, f"{FLEET_FILE}.damaged")
         return
@@ -226,7 +226,7 @@ def announce(run_dir: Path, live: Live) -> None:
 
 
 def retire(run_dir: Path) -> None:
-    """Delete the file that says how to reach the run."""
+    """Delete the file with the address of the run."""
     (run_dir / LIVE).unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""The states of a run, computed again from its tape: the rules take in the same events."""
+"""The states of a run, computed again from its tape: the rules receive the same events."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def relive(
 ) -> Iterator[ReplayedEvent]:
     """Replay the events of a tape, from its beginning or from `state`.
 
-    Errors: those of `rows`; `OtherRules` at the first event that the rules answer differently than
-    they did then.
+    Errors: the errors of `rows`; `OtherRules` at the first event that the rules answer differently
+    than they did then.
     """
     state = initial(rule) if state is None else state
     for seq, now_s, event, answer in rows:

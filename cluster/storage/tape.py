@@ -1,4 +1,4 @@
-"""The tape, a write-ahead log of the events that the rules took in, in segments.
+"""The tape, a write-ahead log of the events that the rules received, in segments.
 
 Every row carries a checksum over itself and those before it in its segment. `playback` reads it.
 """
@@ -37,7 +37,7 @@ ROW = pa.schema(
 """The columns of a row; there is one row for each event, in order."""
 ROW_FIELDS = {
     "seq": "Number of the event in its run, from 0.",
-    "now_s": "The syncer's clock when it heard the event, in seconds.",
+    "now_s": "The syncer's clock when it received the event, in seconds.",
     "kind": "The type of the event.",
     "event": "The fields of the event, as JSON.",
     "answer": "`checksum` of the effects with which the rules answered; 0 if there were none.",
@@ -60,8 +60,8 @@ class Tape:
     """A write-ahead log of one generation: `append` costs nothing, `flush` makes it durable.
 
     A thread writes to the depot, so that the thread which appends never waits for storage. If the
-    depot does not accept the log, the run continues: rows wait in memory, `trouble` says why, and
-    the first flush that succeeds writes them.
+    depot does not accept the log, the run continues: rows wait in memory, `trouble` is the reason,
+    and the first flush that succeeds writes them.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Tape:
         first_seq: int = 0,
         edition: int = EDITION,
     ) -> None:
-        """`edition`: of the rules that answer.
+        """Open the tape. `edition`: the edition of the rules that answer.
 
         Errors: `OSError` if the first file cannot be created.
         """
@@ -84,7 +84,7 @@ class Tape:
         self._waiting = SegmentQueue()
         self._thread = ThreadPoolExecutor(1, "tape")
         self._last: Future[None] | None = None
-        self._heard_s = time.monotonic()  # when the thread was last known not to hang
+        self._heard_s = time.monotonic()  # when the thread last made progress
         self.trouble: str | None = None
         self._told = {"format": FORMAT, "layout": layout, "generation": str(generation)}
         self._told["rules"] = str(edition)
@@ -124,7 +124,7 @@ class Tape:
     def append(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
         """Append an event and the checksum of its effects; they wait for the next flush.
 
-        Errors: as `flush`.
+        Errors: the errors of `flush`.
         """
         kind, fields = record(event)
         text, answer = json.dumps(fields, separators=(",", ":")), checksum(effects)
@@ -216,7 +216,7 @@ class Tape:
     def _write(self, segment: Segment, content: bytes) -> None:
         """Add to a segment, and begin it first if it is the next one.
 
-        Errors: those of the depot; the caller retries with the same content, or with more.
+        Errors: the errors of the depot; the caller retries with the same content, or with more.
         """
         if segment != self._open:
             opened = self._depot.grow(segment.name, again=True)

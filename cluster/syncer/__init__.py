@@ -13,7 +13,7 @@ other processes are reached over `Ports`, the tape over `Log`.
     resume_point     the snapshot, and the place on the tape, that a restart resumes from
     damage_report    which stored files could not be used, and which versions are stored
     journal          `notes.jsonl`: facts that a summary needs and no event carries
-    measures         takes in events and vitals, and counts
+    measures         counters of events and vitals
     island_measures  how far each island has come, when it advanced, what it delivered
     merge_measures   rounds and merges: how long, how old, how large, in which direction
     counts           the counters, as data that outlives the process

@@ -14,7 +14,7 @@ class Clock:
     """
 
     def __init__(self, not_before_s: float = 0.0) -> None:
-        """`not_before_s`: the last time that was read before; the clock starts there or later."""
+        """Start at `not_before_s` or later: the last time that an earlier clock has returned."""
         self._ahead_s = max(time.time(), not_before_s) - time.monotonic()
 
     def __call__(self) -> float:

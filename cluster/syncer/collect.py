@@ -26,13 +26,13 @@ Answers = Sequence[tuple[Life, Handed]]
 """The outcomes for some of the lives that were asked."""
 
 GATHER_S = 0.25e-3
-"""Seconds that an answer waits for more of them, for each learner that is still missing."""
+"""Seconds that an answer waits for other answers, for each learner that is still missing."""
 LONGEST_GATHER_S = 0.05
 """The longest such wait in seconds: the deadline of the round is running."""
 
 
 class Asker:
-    """The syncer's end: it joins the requests of one turn of the event loop in one call."""
+    """The syncer's side: it joins the requests of one turn of the event loop in one call."""
 
     def __init__(self, call: Callable[[Fragment, Sequence[Life]], Awaitable[Answers]]) -> None:
         """`call` asks the shard, which answers for at least one of these lives."""
@@ -43,7 +43,7 @@ class Asker:
     async def collect(self, life: Life, fragment: Fragment) -> Handed:
         """Ask one learner for its contribution to a fragment.
 
-        Errors: those of the call.
+        Errors: the errors of the call.
         """
         if fragment not in self._asking:
             self._asking[fragment] = {}
@@ -65,7 +65,7 @@ class Asker:
 
 
 class Gatherer:
-    """The shard's end: a repeated request for the same hand-in joins the one in flight."""
+    """The shard's side: a repeated request for the same hand-in joins the one in flight."""
 
     def __init__(self) -> None:
         self._asked: dict[tuple[Life, Fragment], asyncio.Task[Handed]] = {}

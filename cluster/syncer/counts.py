@@ -107,9 +107,9 @@ class Counts:
     holding: frozenset[Island]
     """The islands that hold devices now."""
     held_since_s: float
-    """Since when `holding` is as it is."""
+    """The time of the last change of `holding`, in seconds."""
     held_s: float
-    """Island-seconds of devices held before that."""
+    """Island-seconds of devices held before `held_since_s`."""
     merges_lost: int
     """Merges lost because a restarted syncer found an earlier version."""
     troubles: dict[str, str]

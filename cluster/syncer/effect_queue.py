@@ -36,7 +36,7 @@ class EffectQueue:
     def put(self, effects: tuple[Effect, ...]) -> None:
         """Carry effects out now, or once the last flush is over and all earlier effects are out.
 
-        Errors: as `is_done`; those of carrying the effects out.
+        Errors: the errors of `is_done`, and of carrying the effects out.
         """
         if is_done(self.flushed) and not self._held:
             for effect in effects:
@@ -74,7 +74,7 @@ def is_done(flushed: Future[None] | None) -> bool:
 async def done(flushed: Future[None] | None) -> None:
     """Wait for a flush, up to `FLUSH_TIMEOUT_S`: then the run continues without being durable.
 
-    Errors: as `is_done`.
+    Errors: the errors of `is_done`.
     """
     if not is_done(flushed) and flushed is not None:
         waiting = asyncio.wrap_future(flushed)

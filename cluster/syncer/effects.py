@@ -46,7 +46,7 @@ log = logging.getLogger("archipelago.syncer")
 
 
 class EventSink(Protocol):
-    """The syncer as its `EffectRunner` sees it: it takes in the outcome of each effect."""
+    """The part of the syncer that receives the outcome of each effect of an `EffectRunner`."""
 
     @property
     def rule(self) -> Rule:
@@ -64,11 +64,11 @@ class EventSink(Protocol):
         ...
 
     def feed(self, event: Event) -> object:
-        """Let the rules take in an event."""
+        """Apply an event to the rules."""
         ...
 
     def broke(self, life: Life | None, failure: Failure) -> None:
-        """Take in a failure of an island."""
+        """Record a failure of an island."""
         ...
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
@@ -156,7 +156,7 @@ class EffectRunner:
                 self._syncer.feed(Arrived(contribution))
 
     async def _parked(self, life: Life) -> None:
-        """Park the learner, once for all fragments, and return when it knows."""
+        """Park the learner, once for all fragments, and return when it has the order."""
         if (parked := self._parking.get(life)) is not None:
             await parked.wait()
             return
@@ -212,9 +212,9 @@ class EffectRunner:
             self._alarm.cancel()
 
     def _found(self, life: Life | None, failure: Failure) -> None:
-        """Take in a failure that the island does not know of, and restart its process.
+        """Record a failure that the island has not noticed, and restart its process.
 
-        The process would continue until it is told.
+        Without a restart the process would continue.
         """
         self._syncer.broke(life, failure)
         if life is not None and failure.ends:

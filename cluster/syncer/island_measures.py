@@ -34,7 +34,7 @@ def reported(counts: Counts, report: Report, now_s: float) -> None:
 
 
 def heard(counts: Counts, life: Life, vitals: Vitals) -> None:
-    """Take in the vitals of a report that was not void."""
+    """Record the vitals of a report that was not void."""
     watched = counts.watched(life.island)
     if watched.vital_life != life:
         watched.computing_before_s += watched.vitals.computing_s

@@ -41,7 +41,7 @@ class Note(NamedTuple):
     now_s: float
     """The time at which it was noted, in seconds of the syncer's clock."""
     kind: str
-    """The kind of fact; it tells how `what` is read."""
+    """The kind of fact; it defines how `what` is read."""
     what: list[Any]
     """The content, as plain data."""
 
@@ -98,7 +98,7 @@ class Notes:
         self._tell("unjudged", why)
 
     def vitals(self, life: Life, vitals: Vitals) -> None:
-        """Keep vitals that the measures have taken in already."""
+        """Keep vitals that the measures have recorded already."""
         now_s = self._now_s()
         if (last := self._vitals.get(life.island)) is not None and last.what[0] != life:
             self._keep(now_s, last.kind, *last.what)
@@ -168,7 +168,7 @@ class Notes:
 def read_notes(depot: Depot, start: int = 0, since_s: float = -math.inf) -> list[Note]:
     """Return the notes of all generations from this byte on, and the last vitals, by time.
 
-    Vitals that are not newer than `since_s` are left out: they are known already.
+    Vitals that are not newer than `since_s` are left out: they are recorded already.
     """
     notes = sorted([*_noted(depot, start), *_vitals(depot)], key=lambda note: note.now_s)
     return [note for note in notes if note.kind != "vitals" or note.now_s > since_s]
@@ -216,7 +216,7 @@ def retell(
 ) -> ReplayedEvent | None:
     """Replay a history into measures, events and notes by time; return the last event.
 
-    Errors: those of `heard`.
+    Errors: the errors of iterating over `heard`.
     """
     last: ReplayedEvent | None = None
     for entry in heapq.merge(notes, heard, key=lambda each: each.now_s):

@@ -1,6 +1,6 @@
 """The measurements of a run: decisions are the rules', measurements are kept here.
 
-`saw` takes in every event with the states around it, `heard` the vitals of learners. `status` and
+`saw` records every event with the states around it, `heard` the vitals of learners. `status` and
 `summary` can be read at any time. Times are seconds of the syncer's clock.
 """
 
@@ -56,7 +56,7 @@ class Measures:
         now_s: float,
         wire_moments: Wire | None = None,
     ) -> None:
-        """`wire_moments`: the encoding of shared first moments; None if the run shares none."""
+        """Start at zero; `wire_moments` is the encoding of shared moments, None if not shared."""
         self._run, self._sizes, self._down = run, sizes, wire_down
         self._moments = wire_moments
         self._counts = fresh(islands, now_s)
@@ -80,7 +80,7 @@ class Measures:
     def saw(
         self, before: State, event: Event, after: State, effects: Sequence[Effect], now_s: float
     ) -> None:
-        """Take in an event of the rules, and the effects that followed."""
+        """Record an event of the rules, and the effects that followed."""
         if isinstance(event, Report) and not any(isinstance(effect, Void) for effect in effects):
             self.reported(event, now_s)
         if isinstance(event, Arrived):
@@ -133,7 +133,7 @@ class Measures:
         return self._down.bytes_of(size) + (self._moments.bytes_of(size) if shared else 0)
 
     def heard(self, life: Life, vitals: Vitals) -> None:
-        """Take in the vitals of a report that was not void."""
+        """Record the vitals of a report that was not void."""
         island_measures.heard(self._counts, life, vitals)
 
     def reported(self, report: Report, now_s: float) -> None:
@@ -145,7 +145,7 @@ class Measures:
         island_measures.delivered(self._counts, life, now_s)
 
     def began(self, now_s: float) -> None:
-        """Note when the run began; each generation says so again, and the earliest time counts."""
+        """Note when the run began; each generation repeats this, and the earliest time counts."""
         if now_s < self._counts.began_s:
             self._counts.began_s = self._counts.held_since_s = now_s
 
@@ -195,7 +195,7 @@ class Measures:
         self._counts.damage = subject or ""
 
     def evaluated(self, t: int, loss: float | None) -> None:
-        """Take in the held-out loss of the syncer's model, nats per token, as of syncer step `t`.
+        """Record the held-out loss of the syncer's model, nats per token, as of syncer step `t`.
 
         A loss that is not finite means that the model is not finite.
         """

@@ -55,7 +55,7 @@ def undone(counts: Counts, before: State, event: Unsound, after: State) -> None:
 
 
 def pointed(counts: Counts, before: State, event: Merged) -> None:
-    """Take in the direction of each contribution of a merge, and of the merged delta."""
+    """Record the direction of each contribution of a merge, and of the merged delta."""
     if event.turned is not None:
         counts.outer_cosine = smoothed(counts.outer_cosine, event.turned)
     if event.rate is not None:

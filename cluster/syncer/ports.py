@@ -56,7 +56,7 @@ class Ports(Protocol):
         ...
 
     async def cease(self, order: Void) -> None:
-        """Tell a learner that its life is over."""
+        """Notify a learner that its life is over."""
         ...
 
     async def park(self, life: Life) -> None:

@@ -74,7 +74,7 @@ async def restore(
     Returns the result of `come_back` and the event with which the new generation begins; None if
     the run has not begun. The damage is noted in the measures.
 
-    Errors: as `come_back`; `Damaged` if a version that is retained cannot be loaded.
+    Errors: the errors of `come_back`; `Damaged` if a version that is retained cannot be loaded.
     """
 
     def look() -> Comeback | None:
@@ -109,7 +109,7 @@ def come_back(
     `measures` then has the counters of that state. `hears` is called with the number of each event
     that is replayed. A snapshot that cannot be used only costs time: the one before it is taken, or
     the whole tape is replayed. `from_stored`: each fragment starts from its newest stored version,
-    even if the tape does not know it, and a tape that cannot be used is no reason to refuse.
+    even if the tape does not have it, and a tape that cannot be used is tolerated.
 
     Errors: `Damaged` if the tape belongs to another run, or if neither it nor a snapshot can be
     used; `OtherRules` if the present rules answer an event differently.

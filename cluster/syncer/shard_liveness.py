@@ -33,7 +33,7 @@ class Attendance:
     """The liveness of each shard, by name, for one event loop."""
 
     def __init__(self, names: Iterable[str], dead: tuple[type[Exception], ...]) -> None:
-        """`dead`: errors of a call whose callee has died, or has been replaced."""
+        """Start with all shards alive; `dead`: the errors of a callee that died or was replaced."""
         self._seats, self._dead = {name: _ShardSlot() for name in names}, dead
         self._tasks = Tasks()
 

@@ -1,6 +1,6 @@
 """The syncer's shell: it feeds events to the rules and has their effects carried out.
 
-The shell decides nothing. Everything runs on one event loop, so that events are taken in one after
+The shell decides nothing. Everything runs on one event loop, so that events are applied one after
 another; whatever takes long is a task that ends in an event (`syncer.effects`). Effects are carried
 out in the order in which the rules return them (`syncer.effect_queue`).
 """
@@ -68,9 +68,9 @@ class Syncer:
         failed: Callable[[BaseException], None] = lambda error: None,
         noted: Callable[[Life | None, Failure], None] | None = None,
     ) -> None:
-        """`failed`: called if the run cannot continue. `noted`: called with each island's failure.
+        """Create the shell. `failed` is called if the run cannot continue, `noted` at each failure.
 
-        Without `noted` the measures take in the failures directly.
+        Without `noted` the measures record the failures directly.
         """
         self.rule, self.state, self.measures = rule, state, measures
         self._now_s, self._tape, self._failed = now_s, tape, failed
@@ -83,7 +83,7 @@ class Syncer:
         self.failure: BaseException | None = None
 
     def feed(self, event: Event) -> tuple[Effect, ...]:
-        """Let the rules take in an event, and start everything that follows from it.
+        """Apply an event to the rules, and start everything that follows from it.
 
         An exception in here fails the run, whichever process sent the event.
         """
@@ -110,13 +110,13 @@ class Syncer:
     # --- messages of learners ---------------------------------------------------------------------
 
     def join(self, event: Join) -> Granted | Refused:
-        """Take in a join; return the life that is granted, or the refusal."""
+        """Apply a join; return the life that is granted, or the refusal."""
         return _answer(self.feed(event), Granted, Refused)
 
     def report(
         self, event: Report, vitals: Vitals, adopted: Sequence[Adopted] = ()
     ) -> Answer | Void:
-        """Take in a report and the adoptions before it; return the answer."""
+        """Apply a report and the adoptions before it; return the answer."""
         for each in adopted:
             self.adopted(each)
         for effect in self.feed(event):
@@ -127,19 +127,19 @@ class Syncer:
         return Answer(self.state.t, offset, self.state.phase is not Phase.RUNNING)
 
     def adopted(self, event: Adopted) -> None:
-        """Take in that a learner has adopted a version."""
+        """Record that a learner has adopted a version."""
         self.feed(event)
 
     def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
-        """Take in a request for data; return the lease."""
+        """Apply a request for data; return the lease."""
         return _answer(self.feed(event), LeaseGranted, Void)
 
     def left(self, event: Left) -> None:
-        """Take in that a draining learner has left."""
+        """Record that a draining learner has left."""
         self.feed(event)
 
     def broke(self, life: Life | None, failure: Failure) -> None:
-        """Take in a failure of an island: at worst it ends this life, never the run.
+        """Record a failure of an island: at worst it ends this life, never the run.
 
         A life that is over is counted once, however many of its calls fail.
         """

@@ -1,6 +1,6 @@
 """The code of an island's host: the process around a learner, its task and data; the evaluator.
 
-`actors`, `fleet`, `bench` and `launch` (to refuse a task before anything starts) import this room.
+`actors`, `fleet`, `bench` and `launch` (to refuse a task before anything starts) import this layer.
 JAX is imported here and in `islands`; elsewhere in `cluster` only by benches and by an optax outer
 step.
 

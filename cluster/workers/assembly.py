@@ -34,7 +34,7 @@ from islands.task import Task, load_task
 
 
 def data_spec(config: Config) -> DataSpec:
-    """Return what the configuration says of the data, for the task."""
+    """Return the data settings of the configuration, for the task."""
     return DataSpec(**config.data.model_dump(), seed=config.run.seed)
 
 

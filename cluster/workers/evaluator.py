@@ -57,7 +57,7 @@ class Evaluator:
     def __init__(self, config: Config, mesh: MeshShape | None = None) -> None:
         """Load the task, its held-out data and the layout.
 
-        `mesh`: of all devices that JAX knows of; None: use one device.
+        `mesh`: of all devices that JAX has; None: use one device.
 
         Errors: `UserMistake` if the task cannot be trained, or does not fit such a mesh; the code
         here may differ from the code where the run was started.
@@ -100,7 +100,7 @@ class Evaluator:
 
     @property
     def layout(self) -> Layout:
-        """How the model is cut into fragments."""
+        """The partition of the model into fragments."""
         return self._layout
 
     def initial(self) -> list[Flat]:
@@ -142,7 +142,7 @@ class Evaluator:
 
     @property
     def _on_devices(self) -> Params:
-        """The initial model, split over the devices as the mesh says.
+        """The initial model, split over the devices according to the mesh.
 
         The host needs memory for one leaf at a time, or for all if the task cannot draw leaves one
         by one.

@@ -1,7 +1,7 @@
 """An island's process: it runs a learner on its own thread, and ends when the learner breaks.
 
 The slow work (importing, reading, compiling) comes before the question which island this is. A
-spare is a process that is told "none yet" and keeps asking.
+spare is a process that receives the answer "none yet" and keeps asking.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Superior(Protocol):
     def broke(self, failure: Failure | None, words: str) -> None:
         """Report that this process breaks, with its traceback in `words`.
 
-        `failure`: the failure for the syncer; None if the syncer already knows it.
+        `failure`: the failure for the syncer; None if the syncer already has it.
         """
         ...
 

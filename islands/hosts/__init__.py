@@ -2,9 +2,9 @@
 
 Modules:
 
-    publication_lanes  publications of each fragment, taken in on a thread of its own
+    publication_lanes  the adoption of each fragment's publications, on a thread of its own
     orders             the first host's orders to the others, and their answers
-    lead               the first host's end: orders to the others, and what these have done
+    lead               the first host's side: orders to the other hosts, and their progress
     host_life          one life on a host that is not the first: parts, copies, versions
     follower           a host that is not the first: it does what the first one does, at the
                        same boundary

@@ -77,8 +77,8 @@ class Follower:
     ) -> None:
         """Create a follower without a life.
 
-        `link`: for this host's ranges. `say`: sends a word to the first host. `sharing`: of first
-        moments.
+        `link`: for this host's ranges. `say`: sends a message to the first host. `sharing`: of
+        first moments.
         """
         self._layout, self._inner, self._port, self._open_stream = layout, inner, port, stream
         self._link, self._say, self._settings = link, say, settings
@@ -145,7 +145,7 @@ class Follower:
         self._moments = moments if order.keep_moments else self._given if order.given else None
         self._given = None
         if order.given and self._moments is None:
-            raise HostLost(f"{order.life} shall begin with given moments, which are not here")
+            raise HostLost(f"{order.life} must begin with given moments, which are not here")
         fragments = [Fragment(p) for p in range(len(self._layout.fragments))]
         newest, means = self._link.whole(fragments), dict[Fragment, Payload]()
         if self._sharing is not None and self._moments is None:
@@ -195,7 +195,7 @@ class Follower:
         p, version, now = order.fragment, order.version, self._lived()
         offer = now.offered(p, version)
         if offer is None or (order.mean and offer.mean is None):
-            raise HostLost(f"{version} of fragment {p} shall be put in place, and is not here")
+            raise HostLost(f"{version} of fragment {p} must be put in place, and is not here")
         mean = offer.mean if order.mean else None
         self._replica.adopt(p, offer.flat, offer.placed, mean, keeps=order.keeps)
         now.adopted(p, version)
@@ -240,7 +240,7 @@ class Follower:
         self._given = self._inner.accept(moments)
 
     def offer(self, life: Life, publication: Publication) -> None:
-        """Fetch this host's range of a newer version; tell the first host once it is placed."""
+        """Fetch this host's range of a newer version; notify the first host once it is placed."""
         if (now := self._of(life)) is None:
             return
         now.uplink.settle_merged(publication)

@@ -23,10 +23,10 @@ SNAPSHOTS = 2
 
 
 class HostLife:
-    """The exchange of one life: both ends of its wire, and what this host holds for others.
+    """The exchange of one life: both sides of its wire, and arrays held for other processes.
 
-    The thread of orders puts in what this host has cut out, copied and adopted; threads of other
-    processes' calls wait for it. Each life has an object of its own.
+    The thread of orders adds arrays that this host has cut out, copied and adopted; threads of
+    other processes' calls wait for it. Each life has an object of its own.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class HostLife:
             self._changed.wait_for(lambda: self._over.is_set() or self._has(contribution))
             if self._over.is_set():
                 return None
-            found = [each for each in self._snapshots[p] if each.word.said == contribution]
+            found = [each for each in self._snapshots[p] if each.word.contribution == contribution]
         if not found:
             return f"a host has no part of {contribution} any more"
         self.uplink.hear(p, known)

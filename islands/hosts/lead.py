@@ -1,4 +1,4 @@
-"""The first host's end of a multi-host island: orders to the others, and what they have done."""
+"""The first host's side of a multi-host island: orders to the other hosts, and their progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Placing:
     """A version that some hosts could put in place."""
 
     means: list[bool] = field(default_factory=list[bool])
-    """For each such host, whether it has the mean of first moments."""
+    """Whether each of these hosts has the mean of first moments."""
     offer: Offer | None = None
     """The arrays of this host, once it is one of them."""
 
@@ -71,7 +71,7 @@ class Lead(Generic[OrderType]):
                     self._changed.notify_all()
 
     def fetched(self) -> Sequence[Mapping[Fragment, Version]]:
-        """Wait until all other hosts have said which versions they have, and return these.
+        """Wait until all other hosts have reported their versions, and return these.
 
         If one of them is gone this process ends, and with it the wait.
         """
@@ -95,7 +95,7 @@ class Lead(Generic[OrderType]):
             self._life, self._placed, self._tell = life, {}, tell
 
     def placed(self, life: Life, p: Fragment, version: Version, offer: Offer) -> None:
-        """Record that this host could put a version in place; tell it if all others can, too."""
+        """Record that this host could put a version in place; notify it if all others can, too."""
         self._place(life, p, version, mean=offer.mean is not None, offer=offer)
 
     def _place(

@@ -3,7 +3,7 @@
 The first host carries the learner state. It announces everything that it does with its devices to
 the others, before it does it and in order, and they do the same in that order. So all of them
 dispatch the same programs, one after the other, and act at the same step boundaries. Orders that
-belong to no boundary (`News`, `FateNotice`) are heard beside that.
+belong to no boundary (`News`, `FateNotice`) are handled beside that.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class News:
 class FateNotice:
     """The news that a contribution was discarded: its rounding error is the learner's again."""
 
-    said: ContributionId
+    contribution: ContributionId
 
 
 Order: TypeAlias = (
@@ -161,7 +161,7 @@ class Placed:
 class Coming:
     """The news that something this host fetches has come.
 
-    The first host waits for all of it, and tells the syncer that the island continues.
+    The first host waits for all of it, and reports to the syncer that the island continues.
     """
 
 

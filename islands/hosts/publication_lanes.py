@@ -1,6 +1,6 @@
-"""Publications of each fragment, taken in on a lane of its own.
+"""The adoption of published versions, on one lane (a queue and a thread) for each fragment.
 
-A version whose delta fits is taken in on the caller's thread. If one was missed, a thread of this
+A version whose delta fits is adopted on the caller's thread. If one was missed, a thread of this
 fragment asks the shard, which may be away for long, and the caller continues. So the fragments of
 one shard never wait for another shard.
 """
@@ -29,8 +29,8 @@ class Following:
     ) -> None:
         """Create the lanes.
 
-        `came`: gets each version that was followed; a later one may come before it. `broke`: gets
-        what was raised on a thread that asks for missed deltas.
+        `came`: called with each version that was followed, not always in order. `broke`: called
+        with an exception of a thread that asks for missed deltas.
         """
         self._downlink, self._came, self._broke = downlink, came, broke
         self._lock = threading.Lock()
@@ -38,9 +38,9 @@ class Following:
         self._waiting: dict[Fragment, News] = {}
 
     def offer(self, publication: Publication, payload: Sent | None) -> None:
-        """Take in a version; return at once if that has to wait for a shard, or for another thread.
+        """Adopt a version; return at once if that has to wait for a shard, or for another thread.
 
-        Errors: those of the arrays and of `came`, unless another thread takes it in.
+        Errors: the errors of the arrays and of `came`, unless another thread adopts it.
         """
         p = publication.fragment
         with self._lock:
@@ -53,7 +53,7 @@ class Following:
         self._take_in(p, (publication, payload))
 
     def _take_in(self, p: Fragment, news: News | None) -> None:
-        """Take in what fits, on this thread; leave the rest to a thread of the fragment."""
+        """Adopt what fits, on this thread; leave the rest to a thread of the fragment."""
         while news is not None:
             if self._downlink.lacks(*news):
                 lane = threading.Thread(

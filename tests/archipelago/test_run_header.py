@@ -1,4 +1,4 @@
-"""The header of a run: eight lines at most, whatever the configuration says."""
+"""The header of a run: eight lines at most, whatever the configuration is."""
 
 from __future__ import annotations
 

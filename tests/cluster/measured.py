@@ -132,7 +132,7 @@ class Rounds:
 
 
 Found = dict[str, tuple[int, int]]
-"""Bytes by name of the figure: what the formula says, and what the kernel counts."""
+"""Bytes by name of the figure: the result of the formula, and the kernel's count."""
 
 
 def of_a_shard(folder: Path, *overrides: str, stores: bool = True) -> Found:

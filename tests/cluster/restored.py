@@ -38,7 +38,7 @@ from tests.cluster import played
 from tests.cluster.played import LAYOUT, Played, measures_of
 
 NOBODY = 4_194_299
-"""A process number that this machine does not use; `born` tells it from a real process."""
+"""A process number that this machine does not use; `born` distinguishes it from a real process."""
 CONFIG = played.CONFIG.replace("keep_contributions = true", "")
 F = (Fragment(0), Fragment(1))
 
@@ -49,7 +49,7 @@ class Again(Played):
     def __init__(self, run_dir: Path, before: Played, *, from_stored: bool = False) -> None:
         """Resume the run in `run_dir`; `before` gives the initial model that its task would make.
 
-        Errors: those of a resume.
+        Errors: the errors of a resume.
         """
         self.run_dir, depot = run_dir, Folder(run_dir)
         self._config = config = parse(tomllib.loads(CONFIG))
@@ -121,7 +121,7 @@ def at_the_door(run_dir: Path, config: Config, *, from_stored: bool = False) -> 
 
     Returns the owner's number, and whether the fleet has to begin because it remembers nothing.
 
-    Errors: those of a resume.
+    Errors: the errors of a resume.
     """
     depot, clock = Folder(run_dir), itertools.count()
     runs.resume(config, run_dir)

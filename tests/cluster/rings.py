@@ -122,7 +122,7 @@ class Meeting:
         world = self.world
         if self.closed.done():
             await asyncio.sleep(JOIN_S)
-            process.die("nobody is where the ring was to meet")
+            process.die("no process listens at the meeting point")
         waiting: asyncio.Future[int] = world.loop.create_future()
         self.there[process] = waiting
         if len(self.there) == turn.members and not self.began:
@@ -275,7 +275,7 @@ class World:
 
     @property
     def over(self) -> bool:
-        """Whether the result is there and every island knows that the run is over."""
+        """Whether the result is there and every island has been notified of the end."""
         shell = self.shell
         ended = shell is not None and shell.ring.stage is RingStage.OVER
         return ended and all(each.ended.done() for each in self.processes.values())
@@ -333,7 +333,7 @@ class World:
             await asyncio.sleep(AGAIN_S)
 
     def say(self, life: Life, ring: int, held: TrainingPosition, *, keep: bool) -> None:
-        """Tell the conductor something without waiting; a dead conductor does not hear it."""
+        """Call the conductor without waiting; the call is lost if the conductor is dead."""
 
         def heard(shell: RingShell) -> None:
             if shell is self.shell:

@@ -99,7 +99,7 @@ def test_outdated_syncer_does_not_make_shard_forget(played: Played) -> None:
         "Gatherer", SimpleNamespace(forget=lambda: asked.append("forget"))
     )
     asyncio.run(shard.recover(wanted, 2))
-    with pytest.raises(Outdated, match="generation 1 is not heard"):
+    with pytest.raises(Outdated, match="generation 1 is refused"):
         asyncio.run(shard.recover(wanted, 1))
     assert asked == ["forget"]
 
@@ -141,7 +141,7 @@ def test_merge_waits_until_previous_version_is_public() -> None:
         await asyncio.gather(
             ports.publish(Publish(f0, v1, Version(0, 0), (), ())),
             ports.merge(Merge(f0, v2, (), "all delivered")),
-            ports.merge(Merge(f1, v1, (), "another fragment waits for nobody")),
+            ports.merge(Merge(f1, v1, (), "another fragment does not wait")),
         )
 
     asyncio.run(orders())
@@ -225,10 +225,10 @@ def reached(shard: ShardActor) -> SimpleNamespace:
 METHODS = ("collect", "merge", "publish", "discard", "recover")
 
 
-def test_learner_hears_fates_of_earlier_contributions_with_next_request(
+def test_learner_receives_fates_of_earlier_contributions_with_next_request(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The successor of a dead shard knows it too: the syncer tells it what was merged."""
+    """The successor of a dead shard gets the merged contributions from the syncer, too."""
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
     p, who = Fragment(0), life()
     island, following = Training(wanted[p]), Version(0, wanted[p].number + 1)
@@ -249,7 +249,7 @@ def test_learner_hears_fates_of_earlier_contributions_with_next_request(
     async def story() -> None:
         await begins(shards[0])
         merged, refused, held = [await asked() for _ in range(3)]
-        await ports.discard(Discard(refused, Fate.SUPERSEDED, "said twice"))
+        await ports.discard(Discard(refused, Fate.SUPERSEDED, "reported twice"))
         assert await ports.merge(Merge(p, following, (Item(merged, 1.0),), "all delivered"))
         another = await asked()
         await ports.publish(Publish(p, following, wanted[p], (), (merged.id,)))
@@ -283,7 +283,7 @@ class Head:
         if name == self.waits:
             self.asked.set()
             if not self.go.wait(5):
-                raise GetTimeoutError(f"nobody says where {name} is")
+                raise GetTimeoutError(f"no process lists where {name} is")
         if name not in self.actors:
             raise ValueError(f"there is no {name}")
         return self.actors[name]
@@ -344,7 +344,7 @@ def test_head_timeout_does_not_end_a_life(
     assert asyncio.run(RayPorts("nowhere", {}).watch(life())) == "watch"
 
 
-def test_join_before_ray_knows_the_process_does_not_end_the_life(
+def test_join_before_ray_lists_the_process_does_not_end_the_life(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Restarted(Willing):
@@ -461,7 +461,7 @@ def test_recovered_shard_need_not_publish_its_version_again(played: Played) -> N
 
 
 def test_shard_refuses_orders_of_an_earlier_generation(played: Played) -> None:
-    """Ray may lose sight of an old syncer; a shard that has heard a later one refuses it."""
+    """Ray may lose sight of an old syncer; a shard that a later one has called refuses it."""
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
     shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
     asyncio.run(shard.recover(wanted, 3))
@@ -471,7 +471,7 @@ def test_shard_refuses_orders_of_an_earlier_generation(played: Played) -> None:
         shard.publish(Publish(p, old, wanted[p], (), ()), ()),
         shard.recover(wanted, 2),
     ):
-        with pytest.raises(Outdated, match="generation 2 is not heard any more, that of 3 is"):
+        with pytest.raises(Outdated, match="generation 2 is refused, that of 3 is in charge"):
             asyncio.run(order)
     versions = asyncio.run(shard.whole([*wanted]))
     assert versions is not None

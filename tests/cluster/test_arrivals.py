@@ -45,7 +45,7 @@ def test_reports_each_publication_once_with_the_lives_it_reached() -> None:
     assert arrivals.sent(F1, v(1), 13.0) is None, "of another fragment"
     assert arrivals.sent(F0, v(2), 20.0) == Reached(F0, v(1), ((A, 0.5), (B, 2.0)))
     arrivals.reached(F0, v(1), A, 21.0)  # too late: v(1) has been reported already
-    assert arrivals.sent(F0, v(3), 30.0) is None, "it has reached nobody"
+    assert arrivals.sent(F0, v(3), 30.0) is None, "it has reached no learner"
 
 
 def test_shard_reports_delays_with_the_fragments_next_publication(tmp_path: Path) -> None:

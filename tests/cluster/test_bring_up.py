@@ -1,4 +1,4 @@
-"""Tests of a restarted process: it makes its state once, and says every time what prevents it."""
+"""Tests of a restarted process: it makes its state once, and reports each obstacle."""
 
 from __future__ import annotations
 

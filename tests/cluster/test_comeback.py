@@ -1,4 +1,4 @@
-"""Tests of a restarted syncer: it knows what its predecessor knew, with or without a snapshot."""
+"""Tests of a restarted syncer: it has its predecessor's state, with or without a snapshot."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Taped(Story):
         self.notes.close()
 
     def back(self) -> tuple[Comeback, Measures]:
-        measures = measures_from(self.now_s + 100)  # it cannot know when the run began
+        measures = measures_from(self.now_s + 100)  # it has no time of the run's begin
         told = come_back(Folder(self.run_dir), self.rule, measures)
         assert told is not None
         return told, measures

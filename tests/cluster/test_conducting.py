@@ -45,7 +45,7 @@ def judge(seed: str, world: World, *, stopped: bool) -> None:
     assert world.over, f"seed {seed}: {shell.ring} at {world.loop.now_s:.0f} s"
     assert shell.ring.stage is RingStage.OVER
     assert shell.snapshot.held == shell.ring.held
-    assert shell.snapshot.params[0][0] == shell.snapshot.held.step, "what it says it is"
+    assert shell.snapshot.params[0][0] == shell.snapshot.held.step, "the version that it reports"
     if not stopped:
         assert shell.ring.held.step == world.rules.steps
 

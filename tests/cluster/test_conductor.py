@@ -285,7 +285,7 @@ def test_island_that_was_unreachable_asks_again_and_joins_the_ring(
     async def story() -> None:
         async with stage.conductor() as actor, asyncio.timeout(20):
             a = await stage.enters(actor, A)
-            there = stage.actors.pop(island_actor(seat_of(A)))  # the head does not know it yet
+            there = stage.actors.pop(island_actor(seat_of(A)))  # the head does not list it yet
             assert await actor.ready(a, None, 0) == (True, None)
             stage.actors[island_actor(seat_of(A))] = there
             b = await stage.enters(actor, B)

@@ -1,4 +1,4 @@
-"""Tests of the configuration loader: what it accepts, and what it says when it refuses."""
+"""Tests of the configuration loader: what it accepts, and the messages of its refusals."""
 
 import math
 import pickle

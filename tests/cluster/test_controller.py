@@ -1,6 +1,6 @@
 """Tests of the fleet over a fake Ray cluster: whole runs, from start to summary, in milliseconds.
 
-The fake's syncer shows what the test's script says; the fake records places, actors and calls. The
+The fake's syncer shows the test's script; the fake records places, actors and calls. The
 controller, its table of islands, core actors, fault injection, results, files and ownership are
 real.
 """
@@ -366,7 +366,7 @@ def test_impossible_placement_is_refused_before_anything_starts(tmp_path: Path) 
     outcome = run(cluster.config, cluster, tmp_path / "run")
     assert outcome.mistake
     assert "can never be placed" in str(outcome.error)
-    assert cluster.said == [], "nobody was asked anything"
+    assert cluster.said == [], "no actor was called"
 
 
 def test_starts_no_process_before_its_devices_are_there(tmp_path: Path) -> None:
@@ -610,7 +610,7 @@ def test_fleet_of_a_finished_run_only_reports_the_outcome(tmp_path: Path) -> Non
     said = len(cluster.said)
     again = run(cluster.config, cluster, tmp_path / "run")
     assert again == replace(first, summary=json.loads(json.dumps(first.summary)))
-    assert cluster.said[said:] == [], "nobody is started or asked again"
+    assert cluster.said[said:] == [], "no actor is started or called again"
 
 
 SEED = random.randrange(2**32)

@@ -106,7 +106,7 @@ class Case:
             named = any(name.rpartition("/")[2] in str(again) for name in harm.files)
             offers = isinstance(again, Damaged) and "stored are" in str(again)
             other = "was configured otherwise" in str(again) and "config.toml" in harm.files
-            assert named or offers or other, f"it does not say what is wrong: {again}"
+            assert named or offers or other, f"the message lacks the cause: {again}"
             return self.from_stored(run_dir, harm, again)
         assert fragments_in(run_dir) >= before, "nothing is deleted at once"
         self.check_contents(again)
@@ -138,7 +138,7 @@ class Case:
                 gone = harm.how == "deleted"
                 assert gone or name in again.damage, "what is passed over is named"
         if costs:
-            assert again.damage or again.merges_lost, "what is gone is said"
+            assert again.damage or again.merges_lost, "the lost part is reported"
         return costs
 
     def may_be_refused(self, harm: Harm) -> bool:

@@ -126,7 +126,7 @@ class Run:
         assert isinstance(event, Merged)
         await self.shard.publish(Publish(F0, after, before, (), ()), ())
         if durable is not True:
-            assert isinstance(durable, str), "it says why"
+            assert isinstance(durable, str), "it reports why"
             self.told.errors.append(OSError(durable))
         self.told.version = after
         return durable is True
@@ -141,7 +141,7 @@ class Run:
     async def lives(self, owned: Ownership, merges: int) -> SyncerActor:
         """Make requests that must be durable before they are answered, between snapshots.
 
-        The snapshots seal the tape. The syncer is told of no merge: a restart goes back to the
+        The snapshots seal the tape. The syncer learns of no merge: a restart goes back to the
         first version, and is refused if that is not among the newest two that are stored.
         """
         syncer = await self.syncer()

@@ -221,9 +221,7 @@ def test_cost_is_shown_in_advance_and_progress_at_the_end(
     evaluator.judged = lambda: Judged(1, 9.0, 0.0, 4, 68)
     evaluator.now_s = EVERY_S
     evaluation.look()
-    assert evaluation.progress is None, (
-        "the first batch is compiled: nobody knows how long one takes"
-    )
+    assert evaluation.progress is None, "the first batch is compiled: the time of one is unknown"
     evaluation.look()
     evaluator.judged = lambda: Judged(32, 9.0, 62.0, 4, 68)
     evaluator.now_s = 2 * EVERY_S

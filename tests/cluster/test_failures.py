@@ -268,7 +268,7 @@ def test_island_that_raises_in_hand_in_is_lost_alone(
 ) -> None:
     async def scene(run: Run) -> None:
         await run.counts(reason)
-        await run.syncer.broke(seat_of(B), Failure(Reason(reason), "said again"))
+        await run.syncer.broke(seat_of(B), Failure(Reason(reason), "reported again"))
         status = await run.status()
         assert status["failures"] == {reason: 1}, "a life ends once, whatever else of it fails"
         assert status["alive"] == 1

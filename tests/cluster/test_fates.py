@@ -85,7 +85,7 @@ def test_remembers_a_bounded_number_of_merged_contributions() -> None:
 
 @dataclass
 class Call:
-    """A requested hand-in with what the shard knew at the time, and how far it has come."""
+    """A requested hand-in, with the shard's facts at the time and its progress."""
 
     known: Known
     heard: bool = False
@@ -126,7 +126,7 @@ class World:
             self.call = Call(self.shard.known(A1, F0))
 
     def goes_on(self) -> None:
-        """Advance one of the calls: it is heard, then served at a boundary, then answered."""
+        """Advance one of the calls: it is received, then served at a boundary, then answered."""
         calls = [*self.orphans, *([self.call] if self.call else [])]
         if not calls:
             return
@@ -187,7 +187,7 @@ class World:
             self.uplink.settle(one, merged=False)
 
     def refuse(self) -> None:
-        """Refuse a contribution at the gate or as stale; the learner may not hear of it."""
+        """Refuse a contribution at the gate or as stale; the learner may not be notified."""
         if self.inbox:
             one = self.inbox.pop(self.chance.randrange(len(self.inbox)))
             self.discard(one, told=self.maybe())
@@ -197,7 +197,7 @@ class World:
             self.staged, self.inbox = self.inbox, []
 
     def publish(self) -> None:
-        """Publish. The learner may hear of the merges, or fetch the version later without them."""
+        """Publish. The learner may receive the merges, or fetch the version later without them."""
         merged, self.staged = self.staged, []
         self.merged |= set(merged)
         self.syncer.published(merged)
@@ -215,9 +215,9 @@ class World:
             self.heard_of([self.chance.choice(sorted(self.merged))])
 
     def shard_dies(self) -> None:
-        """Lose all that the shard held, even if the syncer did not know of it.
+        """Lose all that the shard held, even if the syncer had no record of it.
 
-        The shard may have been told to publish what it had staged.
+        The shard may have had the order to publish what it had staged.
         """
         if self.staged and self.maybe():
             self.merged |= set(self.staged)
@@ -236,7 +236,7 @@ class World:
         self.shard.published(self.syncer.merged([F0]))
 
     def settles(self) -> None:
-        """Finish everything under way, merge and publish it, and tell the learner."""
+        """Finish everything under way, merge and publish it, and notify the learner."""
         while self.call or self.orphans:
             self.goes_on()
         for _ in range(2):

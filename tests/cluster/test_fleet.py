@@ -95,7 +95,7 @@ def test_draining_island_is_released_after_its_timeout() -> None:
 
 
 def test_island_wanted_again_finishes_its_drain_and_is_placed_again() -> None:
-    """The island has been told to leave, so the drain is finished first."""
+    """The island has been ordered to leave, so the drain is finished first."""
     draining = holding(Hold.DRAINING, "draining")
     assert reconciled([A], draining, 1.0) == []
     assert deeds(reconciled([A], holding(Hold.DRAINING, "left"), 1.0)) == [("give back", A)]
@@ -122,7 +122,7 @@ def test_first_restart_is_immediate_and_later_delays_grow() -> None:
     assert delay_s(POLICY, 1000) == POLICY.longest_delay_s
 
 
-def test_silent_living_island_is_replaced_if_the_policy_says_so() -> None:
+def test_silent_live_island_is_replaced_if_the_policy_requires_it() -> None:
     hung = {A: Holding(A, Hold.RUNNING, 0.0, "lost", silent_since_s=10.0)}
     assert reconciled([A], hung, 10.0 + POLICY.hang_s) == []
     (action,) = reconciled([A], hung, 11.0 + POLICY.hang_s)

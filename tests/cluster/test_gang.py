@@ -180,7 +180,7 @@ def test_silent_strangers_delay_no_host_and_are_disconnected(
             with each:
                 while each.recv(4096):
                     pass  # the first host sends a challenge, then hangs up
-        assert lost == [], "nobody misses a stranger"
+        assert lost == [], "no host depends on a stranger"
     first.entered()
 
 
@@ -416,7 +416,7 @@ def test_island_stays_alive_while_data_reaches_any_of_its_hosts() -> None:
         came.put(True)
         lead.heard(
             Placed(LIFE, Q, Version(0, 9), mean=False)
-        )  # others are heard while this takes long
+        )  # others are handled while this takes long
         assert go_on.acquire(timeout=WAIT_S)
 
     lead.came = said

@@ -1,4 +1,4 @@
-"""Tests that what a run keeps is bounded, or grows no faster than the fault model says."""
+"""Tests that what a run keeps is bounded, or grows no faster than the fault model allows."""
 
 from __future__ import annotations
 

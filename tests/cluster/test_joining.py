@@ -442,7 +442,7 @@ def test_host_of_several_reports_progress_for_each_part_of_its_ranges(run: Run, 
 
 
 def test_catching_up_host_reports_and_survives_the_end_of_its_life(run: Run) -> None:
-    """The host has told others to begin, so the life ends after it has begun on all of them."""
+    """The host has ordered others to begin, so the life ends after it has begun on all of them."""
     run.join()
     run.link.ranges = OWNS
     run.over_after = 0
@@ -524,7 +524,7 @@ def test_donor_is_waited_for_while_it_copies(run: Run, monkeypatch: pytest.Monke
     assert given is not None
     assert len(given) == 2
     assert now_s[0] > 5000.0, "for as long as that takes"
-    assert len(run.reports) >= 50, "and it says so"
+    assert len(run.reports) >= 50, "and reports it"
     run.copied = [(7, 0.1)] * 3
     with pytest.raises(Unreachable, match="has copied 7 of its moments and no more"):
         run.link.moments(life("b"))

@@ -41,7 +41,7 @@ SIZES = (30, 10)
 
 
 class Told:
-    """The rules, and measures that hear every event of them."""
+    """The rules, and measures that record every event of them."""
 
     def __init__(self, began_s: float = 0.0, **rules: Any) -> None:
         usual: dict[str, Any] = {"fragments": 2, "every": 1000, "grace_s": 0.0}
@@ -246,7 +246,7 @@ def test_island_that_left_gives_no_hope() -> None:
     assert failure is not None
     assert "another layout" in str(failure)
     told.measures.held({}, 2)
-    assert told.hopeless() is None, "nobody is there yet"
+    assert told.hopeless() is None, "no learner is there yet"
 
 
 # --- merges, bytes, tokens ------------------------------------------------------------------------
@@ -340,7 +340,7 @@ def test_refused_island_shows_the_reason() -> None:
 
 
 def test_run_stopped_before_its_first_step_is_finished() -> None:
-    """Otherwise a user who pressed Ctrl-C early would wait forever."""
+    """Without this, an early Ctrl-C would leave the user waiting forever."""
     told = Told()
     told.join(1, A)
     told.say(2, Stop("Ctrl-C"))

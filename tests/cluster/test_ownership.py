@@ -84,7 +84,7 @@ class Elsewhere:
 
 
 def foreign(token: str) -> Owner:
-    """Return an owner on another machine, about which nothing can be known here."""
+    """Return an owner on another machine, whose state cannot be checked here."""
     return replace(me(token), host="another", machine="far-away", pid=1)
 
 
@@ -115,7 +115,7 @@ def test_owner_on_another_machine_lives_as_long_as_it_sends_heartbeats(depot: De
     here = Elsewhere(meanwhile=far.beat)
     with pytest.raises(UserMistake, match="is live: process 1 on far-away"):
         here.take(depot, me("b"))
-    assert len(here.waited_s) == 1, "one beat says enough"
+    assert len(here.waited_s) == 1, "one beat is enough"
     here.meanwhile = lambda: None
     assert here.take(depot, me("b")).number == 2
     assert sum(here.waited_s) >= SILENCE_S
@@ -225,7 +225,7 @@ def test_depot_that_refuses_writes_stops_no_owner(
     folder.write_text("no folder any more")
     for _ in range(3):
         own.check(again=True)
-    assert len(caplog.messages) == 1, "it is said once"
+    assert len(caplog.messages) == 1, "it is logged once"
 
 
 # --- processes of an owner ------------------------------------------------------------------------

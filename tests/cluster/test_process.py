@@ -92,7 +92,7 @@ class Ended(BaseException):
 
 
 class Fleet:
-    """A fleet that records what a process says. It starts no learner, since the test brings one."""
+    """A fleet that records the messages of a process. The test brings its own learner."""
 
     def __init__(self) -> None:
         self.words: list[tuple[Failure | None, str]] = []
@@ -270,7 +270,7 @@ def test_break_down_ends_the_process_only_for_its_own_life(
     with pytest.raises(Ended):
         actor.break_down(LIFE, "7 (int) instead of facts and a payload")
     ((failure, words),) = fleet.words
-    assert failure is None, "it knows"
+    assert failure is None, "it was notified"
     assert words.strip().endswith("Malformed: 7 (int) instead of facts and a payload")
 
 

@@ -272,7 +272,7 @@ def test_phases_of_a_run_are_announced() -> None:
     assert announce(stopping, finished) == ["2:07  finished at t 150 after 47 merges"]
     finished["asked"] = "Ctrl-C"
     stopped = "2:07  stopped at t 150 after 47 merges, before t 300: Ctrl-C"
-    assert announce(stopping, finished) == [stopped], "nobody takes it for finished"
+    assert announce(stopping, finished) == [stopped], "it does not look finished"
 
 
 def test_alert_is_announced_once_and_again_when_it_is_over() -> None:

@@ -204,7 +204,7 @@ def test_conductor_restarted_at_the_end_decides_again_if_the_run_is_over(
     told.ring = replace(told.ring, stage=stage, kept=held(20))
     assert told(RingResume(1)) == [RingFinish(None)]
     told.ring = replace(told.ring, stage=stage, kept=held(10))
-    assert told(RingResume(2)) == [], "it was not durable: somebody has to train the rest again"
+    assert told(RingResume(2)) == [], "it was not durable: the rest must be trained again"
     (form,) = told(RingMemberReady(life("a", 9)))
     assert isinstance(form, Form)
     assert form.held == held(10)

@@ -122,14 +122,14 @@ class Turning:
             assert not intact or set(NEEDED) & {*harm.files}, f"refused: {found}"
             named = any(name.rpartition("/")[2] in str(found) for name in harm.files)
             other = "was configured otherwise" in str(found) and "config.toml" in harm.files
-            assert named or other, f"it does not say what is wrong: {found}"
+            assert named or other, f"the message lacks the cause: {found}"
             return "refused"
         memory, state, damage = found
         assert state is not None
         assert memory is not None, "a run that was begun is not begun anew"
         same(state, drawn(int(intact[-1][-20:-12])))
         if {states[-1], "ring.json"} & {*harm.files}:
-            assert damage, "what is gone is said"
+            assert damage, "the lost part is reported"
         ring, _ = advance(Told(elastic=False).rules, memory.ring, RingResume(1))
         assert ring.kept == state.held, "islands begin from the state that is there"
         if "ring.json" not in harm.files:

@@ -126,7 +126,7 @@ def test_journal_keeps_the_names_that_earlier_sources_wrote(tmp_path: Path) -> N
 
 
 def test_events_counted_by_a_memory_are_in_the_journal_before_it(tmp_path: Path) -> None:
-    """A conductor that is killed leaves the lines of all events that its memory knows of."""
+    """A conductor that is killed leaves the lines of all events in its memory."""
     memory = read_back(STORED)[0]
     assert memory is not None
     depot, lines_then = Folder(tmp_path), list[int]()

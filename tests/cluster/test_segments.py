@@ -180,7 +180,7 @@ def test_damaged_snapshot_is_replaced_by_the_previous_one(tmp_path: Path) -> Non
         assert back.heard < len(told.heard)
 
 
-def test_old_segments_are_deleted_and_replay_says_where_it_begins(tmp_path: Path) -> None:
+def test_old_segments_are_deleted_and_replay_reports_where_it_begins(tmp_path: Path) -> None:
     plain = CONFIG.replace("keep_contributions = true", "keep_segments = 3")
     run = Played(tmp_path, plain)
     run.to_the_end(40, snapshot_every=4)

@@ -320,7 +320,7 @@ def test_orders_of_an_earlier_generation_are_refused_after_a_later_one() -> None
         story.shard.recover({F0: Version(0, 0)}, generation)
         story.shard.obey(generation)
     for generation in (0, 4):
-        with pytest.raises(Outdated, match=f"generation {generation} is not heard any more"):
+        with pytest.raises(Outdated, match=f"generation {generation} is refused"):
             story.shard.obey(generation)
         with pytest.raises(Outdated):
             story.shard.recover({F0: Version(0, 0)}, generation)

@@ -56,7 +56,7 @@ QUIET = Vitals(loss=1.0)
 
 @dataclass
 class World(Ports):
-    """Learners, a shard and a disk that do what the test says.
+    """Learners, a shard and a disk that follow the test's script.
 
     `log` records every action in order. `broken` maps an action to the exception of its next call.
     """
@@ -229,7 +229,7 @@ def plays(scene: Callable[[Stage], Awaitable[None]], **rules: Any) -> Stage:
         (Failure(Reason.STORE, "the object store had no room", ends=False), True),
     ],
 )
-def test_lost_hand_in_is_told_apart_from_a_missing_one(
+def test_lost_hand_in_is_distinguished_from_a_missing_one(
     said: Failure | str | None, lost: bool
 ) -> None:
     async def scene(stage: Stage) -> None:
@@ -339,7 +339,7 @@ def test_draining_learner_is_parked_collected_and_released() -> None:
         stage.steps(life, 1)
         await until(lambda: "watch a#1" in stage.world.log)
         stage.world.log.clear()
-        stage.syncer.drain(A, "somebody wants it")
+        stage.syncer.drain(A, "on request")
         await stage.comes_to("write Left")
 
     stage = plays(scene, every=9, fragments=2)
@@ -384,7 +384,7 @@ def test_work_after_a_pending_answer_is_collected_before_leaving() -> None:
         stage.steps(life, 2)
         await until(lambda: "collect a#1 0" in stage.world.log)
         stage.steps(life, 3)
-        stage.syncer.drain(A, "somebody wants it")
+        stage.syncer.drain(A, "on request")
         await until(lambda: "park a#1" in stage.world.log)
         for _ in range(20):
             await asyncio.sleep(0)
@@ -457,7 +457,7 @@ def test_refused_contribution_is_discarded() -> None:
 def test_stopped_run_finishes_after_its_last_rounds() -> None:
     async def scene(stage: Stage) -> None:
         stage.steps(stage.joins(A), 1)
-        stage.syncer.stop("somebody wants it")
+        stage.syncer.stop("on request")
         assert not stage.syncer.finished.is_set()
         async with asyncio.timeout(WAIT_S):
             await stage.syncer.finished.wait()
@@ -553,7 +553,7 @@ def test_merge_held_back_during_a_shards_death_is_not_ordered() -> None:
     plays(scene, every=4)
 
 
-def test_rules_hear_how_long_a_publication_took() -> None:
+def test_rules_receive_the_duration_of_a_publication() -> None:
     async def scene(stage: Stage) -> None:
         a = stage.joins(A)
         stage.world.tells = Reached(Fragment(0), Version(0, 0), ((a, 0.7),))

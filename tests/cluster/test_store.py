@@ -552,7 +552,7 @@ def test_later_version_is_set_aside_until_it_is_wanted_or_forgotten(tmp_path: Pa
     assert not store.has(F0, Version(0, 5))
     assert path_of(tmp_path, 5).with_suffix(".safetensors.orphan").exists()
     assert same(store.newest(F0), arrays(4))
-    assert same(store.newest(F0, Version(0, 5)), arrays(5)), "by a restore that knows more"
+    assert same(store.newest(F0, Version(0, 5)), arrays(5)), "by a restore that has more"
     store.forget_after(F0, Version(0, 5))
     assert same(store.load(F0, Version(0, 5)), arrays(5)), "it has its name again"
     store.forget_after(F0, Version(0, 4))

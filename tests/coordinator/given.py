@@ -65,7 +65,7 @@ def contribution(
     progress: Progress | None = None,
     reference: str = "r",
 ) -> Contribution:
-    """Return a contribution of 100 tokens a step, unless `tokens` says otherwise.
+    """Return a contribution of 100 tokens a step, unless `tokens` is given.
 
     The lease is the first one that this life reads if no lease was returned before it joined; each
     step reads one window.

@@ -120,7 +120,7 @@ def retold(text: str) -> str:
 
 
 class Story:
-    """The rules' state, and the leases and lives that the scenario's learners know."""
+    """The rules' state, and the leases and lives of the scenario's learners."""
 
     def __init__(self, told: dict[str, str]) -> None:
         assert told.keys() <= RULE.keys(), f"a rule has {list(RULE)}, not {list(told)}"

@@ -304,7 +304,7 @@ def test_payload_is_a_plain_array_of_the_declared_size(wire: Wire) -> None:
 @pytest.mark.parametrize("wire", list(Wire))
 @pytest.mark.parametrize("size", [0, 32, 65, 128])
 def test_refuses_payload_of_another_size(wire: Wire, size: int) -> None:
-    """For quantized wires, only another number of blocks is noticed; the layout tells the rest."""
+    """For quantized wires, only another number of blocks is noticed."""
     with pytest.raises(CorruptPayload, match=rf"shape \(\d+,\).* {size} elements"):
         decode(encode(wire, np.ones(33, np.float32)), size)
 

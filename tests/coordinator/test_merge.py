@@ -260,7 +260,7 @@ def test_as_long_rule_makes_the_step_as_long_as_the_merged_delta(
         np.testing.assert_allclose(momentum, kept, rtol=1e-3, atol=1e-4)
         assert found.rate is not None
         assert (found.turned or 0.0) == pytest.approx(cosine, abs=1e-3)
-        assert not found.cosines, "nobody had asked for those"
+        assert not found.cosines, "no round had asked for those"
 
 
 @pytest.mark.parametrize("wire", list(Wire))

@@ -73,7 +73,7 @@ picks = st.integers(0, 11)
 
 @dataclass
 class Learner:
-    """One process: it assumes that its life is current until it is told otherwise, or dies."""
+    """One process: it assumes that its life is current until a message contradicts it."""
 
     life: Life
     leases: list[Lease]
@@ -297,7 +297,7 @@ class Network(RuleBasedStateMachine):
             self.wire.append(Lost(learner.life, "died"))
 
     def leave(self, learner: Learner) -> None:
-        """Store everything that the learner has in the shard before it says that it has left."""
+        """Store everything that the learner has in the shard before it reports that it has left."""
         for p in map(Fragment, range(self.rule.schedule.fragments)):
             if handed := self.handed_in(learner, p):
                 self.say(Arrived(handed))

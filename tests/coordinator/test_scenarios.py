@@ -12,7 +12,7 @@ STORIES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", STORIES, ids=[path.stem for path in STORIES])
-def test_rules_answer_as_the_story_says(path: Path, update_scenarios: bool) -> None:
+def test_rules_answer_as_the_scenario_expects(path: Path, update_scenarios: bool) -> None:
     written = path.read_text(encoding="utf-8")
     told = retold(written)
     if update_scenarios:

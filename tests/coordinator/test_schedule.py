@@ -1,4 +1,4 @@
-"""Fragments are due when a naive twin, which counts every step, says so."""
+"""Fragments are due when they are in a naive twin, which counts every step."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_trial_beside_one_island_uses_the_direction_to_it(cosine: float, left: i
 
 
 def test_islands_that_disagree_among_themselves_condemn_nobody() -> None:
-    """Where the others' cosines differ widely, a low cosine says little."""
+    """A low cosine is no evidence if the others' cosines differ widely."""
     odd, many = Island("d"), 10**6
     agreed = {Island("a"): 0.30, Island("b"): 0.29, Island("c"): 0.31}
     apart = {Island("a"): 0.30, Island("b"): -0.30, Island("c"): 0.0}

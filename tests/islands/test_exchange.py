@@ -464,7 +464,7 @@ def test_next_fetch_recovers_from_a_failed_one() -> None:
     def missed(p: Fragment, older: Version, newer: Version) -> Missed:
         if not lost:
             lost.append(p)
-            raise ConnectionError("the shard cannot be heard")
+            raise ConnectionError("the shard is out of reach")
         return publisher.missed(p, older, newer)
 
     downlink = Downlink(publisher.public(), missed)

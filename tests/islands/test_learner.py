@@ -270,7 +270,7 @@ class Script(Link):
         return LeaseGranted(event.life, lease)
 
     def left(self, event: Left) -> None:
-        raise AssertionError("the shell says so, not the learner")
+        raise AssertionError("the shell reports it, not the learner")
 
     def mean_moments(self, fragments: Sequence[Fragment]) -> dict[Fragment, Payload]:
         return {}
@@ -320,7 +320,7 @@ class Alive:
         return self.call(self.learner.hand_in, life or self.script.life, p, Known((0, 0)))
 
     def pending(self, p: Fragment) -> Future[tuple[HandIn, Sent] | None]:
-        """Ask for a hand-in that is not there yet; return when the learner knows of the request."""
+        """Ask for a hand-in that is not there yet; return when the learner has the request."""
         answer = self.asked(p)
         until(lambda: p in life_of(self).asks)
         return answer
@@ -701,7 +701,7 @@ def test_carrying_keeps_a_hand_in_that_is_not_yet_merged(
 
 
 def test_hand_in_that_is_never_merged_stops_waiting(begin: Begin) -> None:
-    """The shard died, as the next request says, or the gate refused the hand-in."""
+    """The shard died, as the next request reports, or the gate refused the hand-in."""
     alive = begin(adopt=AdoptRule.CARRY)
     life = alive.script.life
     alive.script.step(1)
@@ -967,7 +967,7 @@ def test_syncer_can_void_a_life_in_its_answer(begin: Begin) -> None:
 
 
 def test_new_life_steps_although_the_former_one_was_stopped(begin: Begin) -> None:
-    """The syncer died before it logged that stop, so the new one does not know of it."""
+    """The syncer died before it logged that stop, so the new one has no record of it."""
     script = Script()
     script.answer = lambda report: Answer(9, 0, stopping=report.life.incarnation == 1)
     alive = begin(script=script)
@@ -1102,7 +1102,7 @@ def test_donor_gives_moments_at_a_boundary_and_steps_on(begin: Begin, inner: Inn
 
 
 class Heavy(Inner):
-    """By its clock a step takes 1 s, and copying one leaf of the moments `copying_s`."""
+    """A step takes 1 s by its clock, and copying one leaf of the moments `copying_s`."""
 
     def __init__(self, inner: Inner, copying_s: float) -> None:
         self.__dict__.update(inner.__dict__)
@@ -1389,7 +1389,7 @@ def test_token_counts_are_plain_integers(begin: Begin, monkeypatch: pytest.Monke
         alive.ends()
 
 
-def test_learner_knows_its_own_lives(begin: Begin) -> None:
+def test_learner_recognizes_its_own_lives(begin: Begin) -> None:
     alive = begin()
     first = alive.script.life
     alive.learner.cease(Void(first, "why not"))

@@ -103,8 +103,8 @@ def test_hands_over_at_the_end_of_a_step_before_adopting() -> None:
     words = told.step()
     assert kinds(words) == [HandOver, Adopt, Say, Step]
     (handed,) = [word for word in words if isinstance(word, HandOver)]
-    assert handed.said is not None
-    assert (handed.said.from_step, handed.said.to_step, handed.tokens) == (0, 1, 10)
+    assert handed.contribution is not None
+    assert (handed.contribution.from_step, handed.contribution.to_step, handed.tokens) == (0, 1, 10)
     assert told.state.tracks[F0].base == Version(0, 1)
 
 
@@ -117,7 +117,10 @@ def test_hand_in_waits_for_a_step_unless_the_learner_is_parked() -> None:
     told(Parked())
     assert kinds(told(Stepped(10, Lease(0, 3), 97))) == []
     words = told(Asked(F1), Asked(F1))
-    assert [word.said is None for word in words if isinstance(word, HandOver)] == [False, True]
+    assert [word.contribution is None for word in words if isinstance(word, HandOver)] == [
+        False,
+        True,
+    ]
 
 
 def test_second_request_is_answered_after_another_step() -> None:
@@ -140,13 +143,13 @@ def test_adopts_only_the_newest_version() -> None:
 def test_hand_in_not_yet_merged_stays_in_place_beside_a_version() -> None:
     told = Told(carries=True)
     told(Ready(100), Asked(F0), Asked(F1))
-    late, other = (word.said for word in told.step() if isinstance(word, HandOver))
+    late, other = (word.contribution for word in told.step() if isinstance(word, HandOver))
     assert late is not None
     assert other is not None
     told(Offered(F0, Version(0, 1)))
     assert Adopt(F0, Version(0, 1), (late,)) in told.step(), "its round was over without it"
     told(Asked(F0))
-    (next_one,) = (word.said for word in told.step() if isinstance(word, HandOver))
+    (next_one,) = (word.contribution for word in told.step() if isinstance(word, HandOver))
     assert next_one is not None
     assert (next_one.from_step, next_one.to_step) == (1, 3), "it counts from the hand-in still"
     told(Settled((late, late)), Offered(F0, Version(0, 2)), Offered(F1, Version(0, 1)))
@@ -230,7 +233,9 @@ def test_at_the_end_of_the_run_stops_stepping_and_answers_requests() -> None:
     told(Stepped(10, Lease(0, 2), 98), Heard(Answer(9, 0, stopping=True)))
     assert Step in kinds(words)
     assert Step not in kinds(told(Rested(0.5)))
-    answers = [word.said for word in told(Asked(F0), Asked(F0)) if isinstance(word, HandOver)]
+    answers = [
+        word.contribution for word in told(Asked(F0), Asked(F0)) if isinstance(word, HandOver)
+    ]
     assert [said is None for said in answers] == [False, True]
 
 
@@ -261,7 +266,7 @@ def test_lock_step_waits_for_newer_versions_of_due_fragments() -> None:
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_lock_step_does_not_wait_for_a_version_already_adopted(asked: bool) -> None:
-    """The adoption may have overwritten the steps to hand in; waiting would block for ever."""
+    """The adoption may have overwritten the steps to hand in; waiting would block forever."""
     told = Told(overlap=0)
     told(Ready(100))
     told.step()
@@ -289,9 +294,9 @@ def test_lock_step_with_overlap_adopts_exactly_at_the_overlap_step() -> None:
     words = told.step()
     (keep,) = [word for word in words if isinstance(word, Keep)]
     taken = keep.hand_over
-    assert taken.said is not None
-    assert (taken.fragment, taken.said.from_step, taken.said.to_step) == (F1, 0, 2)
-    assert Step(held=False) in words, "nobody is waited for yet"
+    assert taken.contribution is not None
+    assert (taken.fragment, taken.contribution.from_step, taken.contribution.to_step) == (F1, 0, 2)
+    assert Step(held=False) in words, "the learner does not wait yet"
     words = told.step()
     assert Step(held=False) not in words
     assert Adopt not in kinds(words), "at clock 3 it waits"
@@ -342,7 +347,7 @@ def test_rate_clock_stays_within_H_of_the_syncers_clock(steps: int, t: int, cloc
     """H is 4.
 
     A slow island's rate falls with the others', and a fast island's schedule does not end before
-    theirs. Until the learner hears more, it assumes that t moves by one a step.
+    theirs. Until the learner receives more, it assumes that t moves by one a step.
     """
     told = Told()
     told(Ready(100))
@@ -368,7 +373,7 @@ def test_lock_step_waits_at_the_end_of_the_run(overlap: int) -> None:
     told = Told(overlap=overlap, until=1)
     told(Ready(100))
     words = told.step()
-    assert kinds(words) == [Say], "and says so"
+    assert kinds(words) == [Say], "and reports it"
     words = told(Heard(Answer(1, 0, stopping=True)), Asked(F0), Asked(F1))
     assert [word.fragment for word in words if isinstance(word, HandOver)] == [F0, F1]
 
@@ -389,7 +394,7 @@ def test_version_due_at_the_last_step_is_adopted_before_handing_in(quick: bool) 
     adopt, hand_over = served
     assert adopt == Adopt(F1, Version(0, 1))
     assert isinstance(hand_over, HandOver)
-    assert hand_over.said is None, "there is nothing since"
+    assert hand_over.contribution is None, "there is nothing since"
 
 
 def test_lock_step_adopts_after_a_clock_shift() -> None:
@@ -402,8 +407,8 @@ def test_lock_step_adopts_after_a_clock_shift() -> None:
     told(Heard(Answer(10, 8, stopping=False)))
     words = told.step()
     assert Adopt(F1, Version(0, 1)) in words
-    (said,) = [each for each in told.state.said + told.state.saying if each.fragment == F1]
-    assert said.from_step == 0, "nobody asked for what was kept: it is overwritten"
+    (said,) = [each for each in told.state.adoptions + told.state.reporting if each.fragment == F1]
+    assert said.from_step == 0, "the kept copy was never requested: it is overwritten"
 
 
 # --- the carriers of the state ---------------------------------------------------------------

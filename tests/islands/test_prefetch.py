@@ -96,7 +96,7 @@ def test_prefetches_exactly_one_batch() -> None:
     slow.may.release(10)
     ahead.add(Lease(3))
     until(lambda: slow.made == 1)
-    assert ahead.cursor == Lease(3, 0), "nobody has consumed it"
+    assert ahead.cursor == Lease(3, 0), "it has not been consumed"
     assert ahead.remaining == LEASE
     ahead.next()
     until(lambda: slow.made == 2)

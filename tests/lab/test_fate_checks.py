@@ -54,7 +54,7 @@ def test_overtaken_answer_is_ignored() -> None:
 
 
 def test_superseded_life_may_get_any_answer() -> None:
-    """A shard says of such a life that it holds nothing, and may still merge what it holds.
+    """A shard reports for such a life that it holds nothing, and may still merge what it holds.
 
     The fuzz found this. It is wrong on a fragment on which no later life has followed.
     """

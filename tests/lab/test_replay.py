@@ -1,4 +1,4 @@
-"""`archipelago replay` rebuilds a run exactly, or says in one message what is wrong."""
+"""`archipelago replay` rebuilds a run exactly, or reports in one message what is wrong."""
 
 from __future__ import annotations
 
@@ -130,7 +130,9 @@ BROKEN: dict[str, tuple[object, str, Callable[..., object]]] = {
     "t is the K-th clock": (
         rules, "believed_clock", lambda members, k: roster.kth_clock(members, 1)
     ),
-    "everybody is told": (merge_outcomes, "in_order", lambda members: [*members.values()][1:]),
+    "every live learner gets the version": (
+        merge_outcomes, "in_order", lambda members: [*members.values()][1:]
+    ),
 }  # fmt: skip
 """For each invariant: the place of a rule, and a replacement that breaks the invariant."""
 

@@ -100,7 +100,7 @@ def test_every_kind_of_trouble_is_drawn() -> None:
 def test_lock_step_plans_are_valid_configurations() -> None:
     """Each merge needs all islands, and each version is adopted before the next due point.
 
-    Without the first, learners at their last step would wait for ever for a merge without them.
+    Without the first, learners at their last step would wait forever for a merge without them.
     Without the second, no version would ever be adopted. Both kinds of plan were drawn once.
     """
     waiting = [plan for n in range(10 * FEW) if (plan := draw(f"{SEED}/{n}")).lock_step is not None]
@@ -122,7 +122,7 @@ def test_refuses_lock_step_without_all_islands() -> None:
 
 
 # Each seed was a violation of the plan that it gave then: the tests of plans, terms and the judge
-# say which.
+# name them.
 @pytest.mark.parametrize(
     "seed",
     [

@@ -131,7 +131,7 @@ def test_killed_island_returns_and_drained_one_does_not() -> None:
 
 
 def test_poison_is_refused_until_its_process_ends() -> None:
-    """The gate refuses poison in each life, and the judge knows what was poisoned."""
+    """The gate refuses poison in each life, and the judge records what was poisoned."""
     poison = 'faults.plan=[{at_step=20, kind="nan", island="eu-1"}]'
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contributions.gate, "inspect", lambda *_, **__: None)

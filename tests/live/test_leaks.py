@@ -1,4 +1,4 @@
-"""Thousands of rounds on real Ray leak nothing; tests/leaks.py says how that is measured."""
+"""Thousands of rounds on real Ray leak nothing; tests/leaks.py explains the measurement."""
 
 from __future__ import annotations
 

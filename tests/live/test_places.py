@@ -115,7 +115,7 @@ taken_over = ray_backend.reserved(Seat("wide-1"), "places")
 told["taken_over"] = [taken_over.ready(), hosts_of(taken_over)[0][1]]
 taken_over.give_back()
 told["taken_over_then"] = ready(reserve(wide, 5), 60)
-reserve(wide, 4).give_back()  # nobody waits for that one any more
+reserve(wide, 4).give_back()  # no process waits for that one any more
 told["not_found"] = ray_backend.reserved(Seat("eu-7"), "places") is None
 print(json.dumps(told))
 ray.shutdown()

@@ -420,7 +420,7 @@ def test_killed_syncer_and_shard_return_without_losing_a_version() -> None:
 
 @pytest.mark.long
 def test_shard_that_dies_while_idle_is_back_when_it_is_needed() -> None:
-    """Without a round for hours, a joining island would wait for its model for ever."""
+    """Without a round for hours, a joining island would wait for its model forever."""
     with place() as here:
         process = begin(here, "--set", "sync.every=100000")
         until(lambda: all_live(here, 2) or process.poll() is not None)

@@ -60,7 +60,7 @@ HANG_S = 4.0
 
 @dataclass
 class World(FakeCluster):
-    """The cluster as a scheduler plays it, and what the syncer would know of the learners."""
+    """The cluster as a scheduler plays it, and the syncer's view of the learners."""
 
     scheduler: Scheduler = field(kw_only=True)
     fleet: Fleet = field(init=False)

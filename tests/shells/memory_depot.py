@@ -17,8 +17,8 @@ HANGS, FAILS = 0.05, 0.15
 class MemoryDepot(Depot):
     """Files by name.
 
-    A call that fails may have done its work; the caller cannot tell. `hangs` is the chance that a
-    call takes up to `HANGS_S`.
+    A call that fails may have done its work; the caller cannot detect it. `hangs` is the chance
+    that a call takes up to `HANGS_S`.
     """
 
     def __init__(self, s: Scheduler, hangs: float = HANGS) -> None:

@@ -20,7 +20,7 @@ BEGUN = "config.toml"
 
 
 def play(s: Scheduler) -> None:
-    """Play one schedule; no other owner takes the run, and the last entry says that it was left."""
+    """Play one schedule; no other owner takes the run, and the last entry records its end."""
     with s.controls(ownership):
         _Play(s).run()
 

@@ -252,7 +252,7 @@ class Scheduler:
             task.turn.release()
 
     def _stands(self, tasks: Iterable[Task]) -> str:
-        """Say where each of these threads waits, and in which line of the code under test."""
+        """Return where each of these threads waits, and in which line of the code under test."""
         frames = sys._current_frames()
         lines = list[str]()
         for task in tasks:

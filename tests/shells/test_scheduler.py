@@ -57,7 +57,7 @@ def test_seed_repeats_its_schedule_and_other_seeds_differ() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_search_plays_as_many_schedules_as_it_is_told(count: int) -> None:
+def test_search_plays_the_given_number_of_schedules(count: int) -> None:
     played: list[int] = []
     explored = explore("any", lambda s: played.append(s.seed), first=7, for_s=0.0, count=count)
     assert (explored.schedules, played) == (count, [7, 8, 9][:count])

@@ -33,7 +33,7 @@ class Child:
     figures: dict[str, Any] = field(default_factory=dict[str, Any])
     """The figures that it has written so far."""
     ended: str | None = None
-    """Why it ended, empty if it has done everything; None while it runs."""
+    """The reason for its end, empty if it has done everything; None while it runs."""
 
     def read(self) -> None:
         """Read the figures that it has written so far."""

@@ -42,7 +42,7 @@ WIRE = Wire.INT4
 
 
 class Returned(NamedTuple):
-    """A fragment that came back."""
+    """A published version of a fragment, as received from the shard."""
 
     publication: Publication
     """The publication of the version that the contribution became."""

@@ -33,7 +33,7 @@ class PartFigures:
         self._path, self.figures = path, dict[str, Any]()
 
     def tell(self, figures: Mapping[str, object]) -> None:
-        """Add figures; a nested table is added to the one that is there."""
+        """Add figures; nested tables are merged."""
         _merge(self.figures, figures)
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         temporary.write_text(json_text(self.figures) + "\n", encoding="utf-8")

@@ -2,7 +2,7 @@
 
 Data-parallel is compared with islands that merge each fragment every 8 and every 24 steps, with
 equal optimizer, seed and data. Each arm runs in a process of its own, all three at the same time.
-An arm first measures the time of a step, and is then told how many steps to train.
+An arm first measures the time of a step, and then receives the number of steps to train.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Alone:
                 stream.add(Lease(leases))
                 leases += 1
             state, measures = inner.step(state, stream.next(), steps)
-            float(measures.loss)  # a step ends when its loss is known, as in a learner
+            float(measures.loss)  # a step ends when its loss has been read, as in a learner
             steps += 1
             self.counted = Counted(steps, time.perf_counter() - began_s, 0.0)
 
@@ -136,7 +136,7 @@ class BaselineProcess:
         self._begin(self.learner.run)
 
     def alone(self, steps: int) -> None:
-        """Train alone: for `steps` steps with several hosts, else until told otherwise."""
+        """Train alone: for `steps` steps with several hosts, else until it is stopped."""
         self.rest()
         batch_size = group_of(self._config, self._island).batch_size
         self._alone = Alone(self.parts, batch_size, self._config.run.seed)
@@ -220,7 +220,7 @@ class SoloActor(IslandActor):
         self.process.together()
 
     def alone(self, steps: int) -> None:
-        """Train alone: for `steps` steps with several hosts, else until told otherwise."""
+        """Train alone: for `steps` steps with several hosts, else until it is stopped."""
         self.process.alone(steps)
 
     def rest(self) -> None:

@@ -38,11 +38,11 @@ class MachineTimes:
     step_s: float
     """An inner step."""
     merge_s: float
-    """A merge."""
+    """Seconds of a merge."""
     store_s: float
     """Storing a merged version."""
     back_s: float
-    """From a kill until the next step begins."""
+    """Seconds from a kill until the next step begins."""
 
 
 def simulate(

@@ -1,6 +1,6 @@
 """A syncer and shards on an embedded Ray, and nothing else, for the benchmarks of the system.
 
-There is no fleet and no evaluator. A benchmark that wants the status queries and the evaluations of
+There is no fleet and no evaluator. A benchmark that needs the status queries and the evaluations of
 a real run uses `Onlookers`.
 """
 

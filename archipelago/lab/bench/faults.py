@@ -99,7 +99,7 @@ def faults(
         ) -> FaultWindow:
             plan = plan_of(victims, kill_every_s, for_s)
             window = _window(preset, overrides, Path(home), for_s, plan)
-            names = ", ".join(victims) or "nobody"
+            names = ", ".join(victims) or "no process"
             say(f"{names} killed: {window.merged_per_s:.0f} tokens/s merged")
             return window
 

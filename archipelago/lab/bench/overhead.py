@@ -57,7 +57,7 @@ class OverheadSetting:
 
 SETTINGS = (
     OverheadSetting(
-        "H = 24, int4, nobody looks on",
+        "H = 24, int4, no status queries",
         {"every": 24, "fragments": 8, "wire_up": "int4", "wire_down": "int4"},
         watched=False,
     ),
@@ -154,8 +154,8 @@ def compared(
 ) -> dict[str, object]:
     """Return each figure as a median over the pairs, with its interval.
 
-    The first three are the figures with goals. The cost of a round to the syncer and the shards is
-    less what they take while the islands train alone.
+    The first three are the figures with goals. The cost of a round to syncer and shards is
+    the difference to their cost while the islands train alone.
 
     Errors: `RunFailed` if a window with the syncer saw no merge.
     """

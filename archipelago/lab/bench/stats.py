@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cluster.config.schema import Config
 
 CONFIDENCE = 0.95
-"""The least probability with which an interval shall hold the true median."""
+"""The least probability with which an interval holds the true median."""
 DEMO_ISLANDS = 4
 """The number of islands in the demo."""
 

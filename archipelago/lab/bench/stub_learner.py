@@ -90,7 +90,7 @@ class LightLearner:
         return self._progress.steps
 
     async def run(self) -> None:
-        """Join, and step until the learner is let go.
+        """Join, and step until the learner is drained.
 
         Errors: `RunFailed` if it is refused, or its life is ended.
         """
@@ -200,7 +200,7 @@ class LightLearner:
     async def outlive(self, life: Life) -> str:
         """Wait until this life is over, and return why."""
         await self._over.wait()
-        return f"{life} was let go"
+        return f"{life} was drained"
 
     # --- steps ------------------------------------------------------------------------------------
 

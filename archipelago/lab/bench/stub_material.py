@@ -102,10 +102,12 @@ class Material:
 
     def handed_in(self, word: HandOver) -> tuple[HandIn, Payload] | None:
         """Return the hand-in and payload for this request; None if there is nothing to hand in."""
-        if word.said is None:
+        if word.contribution is None:
             return None
         track = word.track
-        _, p, start, stop = word.said
+        _, p, start, stop = word.contribution
         fingerprint = self.layout.fingerprint
-        facts = HandIn(word.said, track.base, start, word.tokens, fingerprint, word.progress)
+        facts = HandIn(
+            word.contribution, track.base, start, word.tokens, fingerprint, word.progress
+        )
         return facts, encode(self.wire, self.deltas[p] * np.float32(stop - start))

@@ -162,7 +162,7 @@ def plan_from(text: str) -> DecoupledPlan:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure as the JSON in the first argument says, and print the figures as JSON."""
+    """Measure by the plan in the first argument, in JSON, and print the figures as JSON."""
     print(ANSWER + json_text(measure(plan_from(arguments[0]))))
 
 

@@ -185,7 +185,7 @@ def plan_from(text: str) -> tuple[RingPlan, int]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Train as the JSON in the first argument says, and print the figures as JSON."""
+    """Train by the plan in the first argument, in JSON, and print the figures as JSON."""
     print(json_text(train(*plan_from(arguments[0]))))
 
 

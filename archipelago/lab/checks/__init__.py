@@ -5,7 +5,7 @@ imports this package, so the checks share nothing with a run but the rules.
 
     judge        receives every event and has each of the modules below check it
     history      the judge's memory of a run, and a second copy of the protocol's constants
-    facts        what the simulator knows besides events; `Violation`
+    facts        facts that the simulator has besides the events; `Violation`
     fencing      which messages are accepted, what the gate refuses, how long an island is barred
     members      no learner is given up or revived without a reason; one holder for each lease
     claims       no message moves a clock or the ledger further than an honest one could

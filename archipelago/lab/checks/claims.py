@@ -1,9 +1,9 @@
 """The invariant of claims: no message moves a clock, tokens or data further than is possible.
 
-Besides, a learner that says nothing untrue is believed.
+Besides, the reports of a learner that reports correctly are accepted.
 
 The possible progress is counted here from the effects: from the leases that a life was granted, and
-from the time since it was last heard.
+from the time since its last message.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def look(
             continue
         if account.tokens > memory.windows_of[life] * memory.rule.window_tokens:
             text = f"{life} has {account.tokens} tokens of {memory.windows_of[life]} windows"
-            raise Violation("no word moves the ledger too far", f"{text}, by {event}")
+            raise Violation("no message moves the ledger too far", f"{text}, by {event}")
 
 
 def _grants(memory: JudgeMemory, life: Life, leases: Sequence[Lease]) -> None:
@@ -66,7 +66,7 @@ def _advances(memory: JudgeMemory, old: Member, new: Member, event: Event, now_s
     if new.progress.steps * batch > memory.windows_of.get(new.life, 0):
         text = f"{new.life} has {new.progress.steps} steps of {batch} windows"
         raise Violation(
-            "no word moves t too far", f"{text}, {memory.windows_of[new.life]} in its leases"
+            "no message moves t too far", f"{text}, {memory.windows_of[new.life]} in its leases"
         )
     fastest_s = memory.truth.fastest_s(new.life)
     if old.fastest_s == 0 or fastest_s == 0:
@@ -78,10 +78,10 @@ def _advances(memory: JudgeMemory, old: Member, new: Member, event: Event, now_s
         text = (
             f"{new.life} has done {new_steps} steps in {had_s:.1f} s, one takes {fastest_s:.2f} s"
         )
-        raise Violation("no word moves t too far", f"{text}, by {event}")
+        raise Violation("no message moves t too far", f"{text}, by {event}")
 
 
 def believed(memory: JudgeMemory, life: Life, why: str) -> None:
-    """Check that a life that was ended for its claims may have said something untrue."""
+    """Check that a life that was ended for its claims may have reported something wrong."""
     if not memory.truth.lied(life):
-        raise Violation("the honest are believed", f"{life}: {why}")
+        raise Violation("correct reports are accepted", f"{life}: {why}")

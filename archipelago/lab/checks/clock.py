@@ -31,7 +31,7 @@ def look(memory: JudgeMemory, before: State, event: Event, after: State, now_s: 
                 clocks.append(m.progress.steps + m.offset)
             since_s = m.advanced_s if steps_count else m.heard_s
             if now_s - since_s > max(SILENCE_S, SILENCE_STEPS * m.step_s) + ALMOST:
-                raise Violation("the silent are given up", f"{m} at {now_s}")
+                raise Violation("silent learners are given up", f"{m} at {now_s}")
     clocks.sort(reverse=True)
     if not before.t <= after.t <= memory.rule.steps:
         raise Violation("t never falls", f"{before.t} to {after.t} of {memory.rule.steps}")
@@ -43,11 +43,11 @@ def look(memory: JudgeMemory, before: State, event: Event, after: State, now_s: 
     if after.t > before.t:
         for p, fragment in enumerate(after.fragments):
             if is_due(memory, p, before, after) and fragment.round is None and not fragment.due:
-                raise Violation("what is due is done", f"f{p} at t = {after.t}")
+                raise Violation("due rounds are opened", f"f{p} at t = {after.t}")
 
 
 def _believed(memory: JudgeMemory, before: State, after: State, clock: int) -> int:
-    """Return where t must be, given the K-th largest of the clocks that are believed.
+    """Return where t must be, given the K-th largest of the accepted clocks.
 
     While a learner is doubted, t stays at least where it was: that learner may have moved it there.
     """
@@ -65,16 +65,16 @@ def _leaps(memory: JudgeMemory, before: State, event: Event, member: Member) -> 
     leaps = steps - old_steps > longest and steps + member.offset >= memory.rule.steps
     was_doubted = old is not None and old.life == member.life and old.doubted
     if leaps and not was_doubted and not member.doubted:
-        raise Violation("nobody ends a run alone", f"{member} by {event}")
+        raise Violation("no island ends a run alone", f"{member} by {event}")
     is_repeated = (
         isinstance(event, Report)
         and event.life == member.life
         and event.progress.steps >= old_steps
     )
     if was_doubted and not member.doubted and not is_repeated:
-        raise Violation("nobody ends a run alone", f"{member} by {event}")
+        raise Violation("no island ends a run alone", f"{member} by {event}")
     if member.doubted and not (leaps or was_doubted):
-        raise Violation("who is doubted has leapt", f"{member} by {event}")
+        raise Violation("every doubted clock has leapt", f"{member} by {event}")
 
 
 def is_due(memory: JudgeMemory, p: int, before: State, after: State) -> bool:

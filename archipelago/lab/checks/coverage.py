@@ -74,11 +74,11 @@ EFFECTS: frozenset[str] = frozenset(
 
 NEVER: dict[Pair, str] = {
     (UNKNOWN, kind.__name__): "a life is granted once its join is on the durable tape, so the "
-    "syncer knows every life that speaks"
+    "syncer has every active life"
     for kind in OF_A_LIFE
 } | {
-    (Status.JOINING.value, kind): "only learners that have reported a step, or are let go, are "
-    "asked; so nothing can come of an asking"
+    (Status.JOINING.value, kind): "only learners that have reported a step, or are drained, are "
+    "asked; so an answer is impossible"
     for kind in ("Arrived", "Missing")
 }
 """The pairs that cannot be met, each with the reason."""

@@ -57,11 +57,11 @@ def look(
                 if (round_ := after.fragments[p].round) and round_.last != last:
                     raise Violation("the last round", f"{effect} in {round_}")
                 if after.fragments[p].asked.get(life.island) != life:
-                    raise Violation("who is asked is waited for", f"{effect}")
+                    raise Violation("every asked life is waited for", f"{effect}")
                 if before.fragments[p].asked.get(life.island) == life and not (
                     isinstance(event, Missing | Arrived)
                 ):
-                    raise Violation("nobody is asked twice", f"{effect}")
+                    raise Violation("no life is asked twice", f"{effect}")
                 _asks(memory, p, before, after, life)
             case Granted(life):
                 if life.incarnation <= memory.granted or not isinstance(event, Join):
@@ -69,16 +69,16 @@ def look(
                 if before.phase is not Phase.RUNNING or event.fingerprint != (
                     memory.rule.fingerprint
                 ):
-                    raise Violation("who may join", f"{event} in {before.phase}")
+                    raise Violation("the conditions of a join hold", f"{event} in {before.phase}")
                 if effect.offset != before.t:
-                    raise Violation("who joins is at t", f"{effect} at {before.t}")
+                    raise Violation("a new life begins at t", f"{effect} at {before.t}")
                 if (old := before.members.get(life.island)) and now_s < old.barred_s:
-                    raise Violation("the barred wait", f"{effect} at {now_s}, {old}")
+                    raise Violation("barred islands wait", f"{effect} at {now_s}, {old}")
                 for donor in effect.donors:
                     _lives(memory, effect, before, donor, Status.LIVE)
                     giver = before.members[donor.island]
                     if giver.refusals or giver.quarantines or donor.island == life.island:
-                        raise Violation("the healthy give", f"{effect}, {giver}")
+                        raise Violation("donors are healthy", f"{effect}, {giver}")
                 memory.granted = life.incarnation
             case LeaseGranted(life) | Release(life):
                 _lives(memory, effect, before, life)  # the event may also have given it up
@@ -99,7 +99,7 @@ def look(
             case Void(life):
                 member = after.members.get(life.island)
                 if member and member.life == life and member.status in SPEAKING:
-                    raise Violation("the living are heard", f"{effect}")
+                    raise Violation("messages of active lives count", f"{effect}")
             case Refused():
                 _refuses(memory, before, effect, event, now_s)
             case Finish():
@@ -117,9 +117,9 @@ def _refuses(
     if refused.retry_s is None:
         fits = isinstance(event, Join) and event.fingerprint == memory.rule.fingerprint
         if before.phase is Phase.RUNNING and fits:
-            raise Violation("who may join", f"{refused} in {before.phase}")
+            raise Violation("the conditions of a join hold", f"{refused} in {before.phase}")
     elif abs(before.members[refused.island].barred_s - now_s - refused.retry_s) > ALMOST:
-        raise Violation("the barred wait", f"{refused} at {now_s}")
+        raise Violation("barred islands wait", f"{refused} at {now_s}")
 
 
 def _asks(memory: JudgeMemory, p: Fragment, before: State, after: State, life: Life) -> None:
@@ -130,7 +130,7 @@ def _asks(memory: JudgeMemory, p: Fragment, before: State, after: State, life: L
     if opened_s != known_s or is_due(memory, p, before, after):
         lives = frozenset[Life]()
     if life in lives:
-        raise Violation("nobody is asked twice", f"{life} for f{p}, opened at {opened_s}")
+        raise Violation("no life is asked twice", f"{life} for f{p}, opened at {opened_s}")
     memory.asked[p] = (opened_s, lives | {life})
 
 
@@ -141,7 +141,7 @@ def _lives(
     member = after.members.get(life.island)
     fits = SPEAKING if status is None else (status,)
     if member is None or member.life != life or member.status not in fits:
-        raise Violation("nothing is said to the dead", f"{effect}")
+        raise Violation("no message goes to a dead life", f"{effect}")
 
 
 def _follows(

@@ -60,12 +60,12 @@ class ContributionTruth(NamedTuple):
 class Truth:
     """The known facts of the world outside the rules.
 
-    The simulator knows all of them. The defaults are for a real run, where nothing is known and the
-    checks that need a fact are skipped.
+    The simulator has all of them. The defaults are for a real run, which has none of them, so that
+    the checks that need a fact are skipped.
     """
 
-    made: Callable[[ContributionId], ContributionTruth | None] = lambda said: None
-    """The truth about a contribution; None if it is not known."""
+    made: Callable[[ContributionId], ContributionTruth | None] = lambda contribution: None
+    """The truth about a contribution; None if it is unknown."""
     excused: Callable[[Life, float, float], bool] = lambda life, from_s, to_s: True
     """Whether a life had a reason to miss a request between two times of the syncer's clock."""
     lied: Callable[[Life], bool] = lambda life: True

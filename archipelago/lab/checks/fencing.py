@@ -83,7 +83,7 @@ def look(
         return
     idle, _ = advance(memory.rule, before, Tick(), now_s)
     if replace(idle, wake_s=None) != replace(after, wake_s=None):
-        raise Violation("the dead are not heard", f"{event} changed something")
+        raise Violation("messages of dead lives are void", f"{event} changed something")
     if expects_answer and not any(isinstance(e, Void) and e.life == life for e in effects):
         raise Violation("everyone is answered", f"{event}: {effects}")
 
@@ -93,9 +93,9 @@ def _ends(memory: JudgeMemory, event: Event, life: Life, member: Member, void: V
     new_status = Status.LOST if isinstance(event, LeaseWanted) else Status.QUARANTINED
     distrusted = void.distrusted == (new_status is Status.QUARANTINED)
     if memory.rule.edition == 0 or member.life != life or member.status is not new_status:
-        raise Violation("the living are heard", f"{event} was answered {void}")
+        raise Violation("messages of active lives count", f"{event} was answered {void}")
     if not distrusted:
-        raise Violation("the living are heard", f"{event} was answered {void}, {member}")
+        raise Violation("messages of active lives count", f"{event} was answered {void}, {member}")
     believed(memory, life, void.why)
 
 
@@ -128,7 +128,7 @@ def _gate(
                 _bars(memory, before.members[life.island], member, now_s)
             healthy = made is not None and poison is None and not memory.truth.lied(life)
             if healthy and refused.cause in NEVER_OF_THE_HEALTHY:
-                raise Violation("the healthy are merged", f"{c.id}: {refused.why}")
+                raise Violation("healthy contributions are merged", f"{c.id}: {refused.why}")
         return
     fragment = before.fragments[p]
     if c in fragment.inbox or (fragment.round and c in fragment.round.items):
@@ -136,7 +136,7 @@ def _gate(
     memory.refusals[life] = 0
     member = after.members[life.island]
     if member.quarantines and not member.trial:
-        raise Violation("who has contributed is trusted", f"{member}")
+        raise Violation("a contributor is trusted or on trial", f"{member}")
     if c.base > fragment.version or poison not in (None, *PASSING):
         raise Violation("the gate", f"{c} was admitted, poisoned by {poison}")
     if fragment.version.number - c.base.number > memory.rule.max_staleness:

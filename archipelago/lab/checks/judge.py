@@ -1,7 +1,7 @@
 """The judge: it checks every invariant after every event, and records the coverage.
 
-The judge knows the states and effects of the rules and its own memory of the past. In the simulator
-it also knows the whole truth; when it replays a run from its tape it knows none of it. If possible
+The judge has the states and effects of the rules and its own memory of the past. In the simulator
+it also has all facts; when it replays a run from its tape it has none of them. If possible
 it computes a value in another way than the rules do.
 """
 

@@ -42,7 +42,7 @@ def look(memory: JudgeMemory, before: State, event: Event, after: State, now_s: 
             raise Violation("quarantines are remembered", f"{old}, by {event} {member}")
         if member.status is Status.LIVE:
             if member.progress.steps == 0:
-                raise Violation("the live have stepped", f"{member}")
+                raise Violation("live learners have stepped", f"{member}")
             memory.live_since.setdefault(member.life, now_s)
         if old is None or old.life != member.life:
             if not isinstance(event, Join) or member.status is not Status.JOINING:
@@ -56,7 +56,7 @@ def look(memory: JudgeMemory, before: State, event: Event, after: State, now_s: 
 def _changes(memory: JudgeMemory, old: Member, new: Member, event: Event, now_s: float) -> None:
     """Check that the change of a member's status was allowed."""
     if old.status not in SPEAKING:
-        raise Violation("the dead stay dead", f"{old.life} from {old.status} to {new.status}")
+        raise Violation("dead lives stay dead", f"{old.life} from {old.status} to {new.status}")
     if new.status is not Status.LOST or isinstance(event, Resume):
         return
     if isinstance(event, Lost) and event.life == old.life:
@@ -67,7 +67,7 @@ def _changes(memory: JudgeMemory, old: Member, new: Member, event: Event, now_s:
     if isinstance(event, Missing) and event.life == old.life and event.lost and is_lock_step:
         return  # in lock-step all would wait for a lost hand-in
     if now_s - min(old.heard_s, old.advanced_s) < SILENCE_S - ALMOST:
-        raise Violation("silence takes its time", f"{new.life}: {new.why} at {now_s}")
+        raise Violation("no learner is given up early", f"{new.life}: {new.why} at {now_s}")
 
 
 def leases(memory: JudgeMemory, after: State) -> None:
@@ -81,6 +81,6 @@ def leases(memory: JudgeMemory, after: State) -> None:
             if member.status in SPEAKING and member.region == region:
                 numbers += [lease.number for lease in member.held]
         if len(numbers) != len(set(numbers)):
-            raise Violation("a lease is in one hand", f"{region}: {sorted(numbers)}")
+            raise Violation("a lease has one holder", f"{region}: {sorted(numbers)}")
         if numbers and max(numbers) >= pool.fresh:
-            raise Violation("a lease is in one hand", f"{region}: {numbers} of {pool.fresh}")
+            raise Violation("a lease has one holder", f"{region}: {numbers} of {pool.fresh}")

@@ -65,7 +65,7 @@ def merged(
         closes(memory, p, after, now_s)
     for c in contributions:
         if memory.trial.get(c.id.life.island):  # checked at the order; a trial may begin later
-            raise Violation("what is on trial is not merged", f"{c.id}: {memory.trial}")
+            raise Violation("contributions on trial are not merged", f"{c.id}: {memory.trial}")
         _item(memory, p, before.fragments[p].version, c)
     truths = [made for c in contributions if (made := memory.truth.made(c.id)) is not None]
     windows = [window for made in truths for window in made.windows]
@@ -100,9 +100,9 @@ def _item(memory: JudgeMemory, p: Fragment, onto: Version, c: Contribution) -> N
     if c.id in memory.merged:
         raise Violation("nothing is merged twice", f"{c.id}")
     if c.reference in memory.freed or c.id.fragment != p:
-        raise Violation("what is merged is there", f"{c.id}")
+        raise Violation("merged contributions are in the shard", f"{c.id}")
     if c.base > onto or onto.number - c.base.number > memory.rule.max_staleness:
-        raise Violation("only the fresh is merged", f"{c.id} of {c.base} onto {onto}")
+        raise Violation("only fresh contributions are merged", f"{c.id} of {c.base} onto {onto}")
     if not math.isfinite(c.norm):
         raise Violation("the gate", f"{c} is merged")
     if (made := memory.truth.made(c.id)) is None:
@@ -127,10 +127,10 @@ def published(memory: JudgeMemory, after: State, publish: Publish, event: Event)
                 raise Violation("nothing unsound is published", f"{publish}")
     memory.merged.update(publish.merged)
     if publish.merged != tuple(c.id for c in memory.merges[p, publish.version]):
-        raise Violation("what is merged is acknowledged", f"{publish}")
+        raise Violation("merged contributions are acknowledged", f"{publish}")
     alive = {m.life for m in after.members.values() if m.status in SPEAKING}
     if not alive <= set(publish.to) or len(publish.to) != len(set(publish.to)):
-        raise Violation("everybody is told", f"{publish} to {alive}")
+        raise Violation("every live learner gets the version", f"{publish} to {alive}")
     if isinstance(event, Stored) and event.durable:
         memory.durable[p] = publish.version
     memory.rounds_of[p] += 1
@@ -145,11 +145,13 @@ def discarded(memory: JudgeMemory, after: State, discard: Discard) -> None:
     merging = fragment.round is not None and fragment.round.stage is Stage.MERGING
     items = fragment.round.items if fragment.round and merging else ()
     if c.reference in [other.reference for other in (*fragment.inbox, *items)]:
-        raise Violation("what is needed is kept", f"{discard}")
+        raise Violation("needed contributions are kept", f"{discard}")
     if discard.fate is Fate.STALE and (
         fragment.version.number - c.base.number <= memory.rule.max_staleness
     ):
-        raise Violation("only the stale is stale", f"{discard} at {fragment.version}")
+        raise Violation(
+            "only stale contributions are refused as stale", f"{discard} at {fragment.version}"
+        )
     if discard.fate is Fate.STALE and memory.rule.overlap == 0:  # lock-step may ask it again
         opened_s, lives = memory.asked[c.id.fragment]
         memory.asked[c.id.fragment] = opened_s, lives - {c.id.life}
@@ -171,13 +173,13 @@ def undone(
     gone = {c.id for c in dropped}
     loudest = max(c.norm / (c.id.to_step - c.since_step) for c in old.items)
     if event.spoiled and gone != set(event.spoiled):
-        raise Violation("what is spoiled is dropped", f"{dropped} of {event}")
+        raise Violation("spoiled contributions are dropped", f"{dropped} of {event}")
     if not event.spoiled and [c.norm_per_step for c in dropped] != [loudest]:
-        raise Violation("the loudest is dropped", f"{dropped} of {old.items}")
+        raise Violation("the largest norm is dropped", f"{dropped} of {old.items}")
     kept = {c.id for c in old.items} - gone
     items = new.round.items if new.round else ()
     if not kept <= {c.id for c in (*items, *new.inbox)}:
-        raise Violation("what is sound is kept", f"{new} of {old.items}")
+        raise Violation("sound contributions are kept", f"{new} of {old.items}")
     for life, times in Counter(c.id.life for c in dropped).items():
         member, needed = before.members[life.island], REFUSALS if memory.rule.overlap > 0 else 1
         if member.life == life and member.status in SPEAKING:

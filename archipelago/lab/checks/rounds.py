@@ -88,11 +88,13 @@ def _resumed(memory: JudgeMemory, before: State, event: Resume, after: State) ->
     """Check that a new generation keeps all published versions, and forgets lives and hand-ins."""
     for p, (old, new) in enumerate(zip(before.fragments, after.fragments, strict=True)):
         if new.version < memory.durable[p]:
-            raise Violation("published is kept", f"f{p} from {old.version} to {new.version}")
+            raise Violation(
+                "published versions are kept", f"f{p} from {old.version} to {new.version}"
+            )
         if new.inbox or new.asked:
             raise Violation("a new generation", f"f{p} remembers {new}")
     if any(m.status in SPEAKING for m in after.members.values()):
-        raise Violation("a new generation", "somebody lived on")
+        raise Violation("a new generation", "a life survived")
 
 
 def _is_away(memory: JudgeMemory, p: int, before: State, after: State) -> None:
@@ -109,7 +111,10 @@ def _is_away(memory: JudgeMemory, p: int, before: State, after: State) -> None:
     if new.round or new.inbox or new.asked or (old.round is not None and not new.due):
         raise Violation("a dead shard has nothing", f"f{p}: {new}")
     if after.ledger.rows[p].lost - before.ledger.rows[p].lost != gone:
-        raise Violation("what died is lost", f"f{p}: not {gone} tokens, of {items} and others")
+        raise Violation(
+            "contributions of a dead shard are lost",
+            f"f{p}: not {gone} tokens, of {items} and others",
+        )
 
 
 def _opens(memory: JudgeMemory, p: int, before: State, event: Event, after: State) -> None:
@@ -119,7 +124,7 @@ def _opens(memory: JudgeMemory, p: int, before: State, event: Event, after: Stat
     if ends and not isinstance(event, Stop) and after.t != memory.rule.steps:
         raise Violation("a run ends at T", f"at {after.t} of {memory.rule.steps}, by {event}")
     if not (due or ends or before.fragments[p].due):
-        raise Violation("only what is due is opened", f"f{p} at t = {after.t}")
+        raise Violation("only due rounds are opened", f"f{p} at t = {after.t}")
     round_ = after.fragments[p].round
     if round_ and round_.last != (after.phase is not Phase.RUNNING):
         raise Violation("the last round", f"f{p} in {after.phase}: {round_}")
@@ -155,7 +160,7 @@ def counted_islands(
 def still_awaited(
     memory: JudgeMemory, state: State, fragment: FragmentState, round_: Round
 ) -> AbstractSet[Island]:
-    """Return the islands asked and not yet heard; in a last round, also the draining ones."""
+    """Return the islands that have not answered yet; in a last round, also the draining ones."""
     drain = [i for i, m in state.members.items() if m.status is Status.DRAINING]
     return {*fragment.asked, *(drain if round_.last else ())} - round_.arrived
 
@@ -221,7 +226,7 @@ def closes(memory: JudgeMemory, p: Fragment, after: State, now_s: float) -> None
     """
     fragment, round_ = after.fragments[p], after.fragments[p].round
     if round_ is None:
-        raise Violation("what closes was open", f"f{p}")
+        raise Violation("closed rounds were open", f"f{p}")
     if len(round_.arrived) < memory.rule.min_quorum and not round_.last:
         raise Violation("the quorum is kept", f"f{p}: {sorted(round_.arrived)} arrived")
     waits_for = still_awaited(memory, after, fragment, round_)
@@ -243,7 +248,7 @@ def closes(memory: JudgeMemory, p: Fragment, after: State, now_s: float) -> None
         since_s = memory.live_since.get(life, math.inf)
         if since_s <= last.opened_s and not memory.truth.excused(life, last.opened_s, now_s):
             text = f"{life} is in neither of two merges of f{p}: {last}, {seen}"
-            raise Violation("nobody starves", text)
+            raise Violation("no learner starves", text)
 
 
 def waited_for_s(memory: JudgeMemory, round_: Round) -> float:

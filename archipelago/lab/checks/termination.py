@@ -59,7 +59,7 @@ def look(
 def _check_patience(
     memory: JudgeMemory, p: int, after: State, fragment: FragmentState, round_: Round, now_s: float
 ) -> None:
-    """Check that a last round waits for some learner, and not for ever for a straggler.
+    """Check that a last round waits for some learner, and not forever for a straggler.
 
     A last round that had its quorum also has its usual grace window.
     """
@@ -67,7 +67,7 @@ def _check_patience(
     if with_quorum and not round_.last:
         return
     if not still_awaited(memory, after, fragment, round_):
-        raise Violation("rounds close", f"f{p} waits for nobody: {round_}")
+        raise Violation("rounds close", f"f{p} waits for no answer: {round_}")
     steps_s = [m.step_s for m in after.members.values() if m.status is Status.LIVE]
     quorum_s, count = after.pace.quorum_s, memory.rule.schedule.fragments
     handed_in_s = LEARNT_S if quorum_s is None else count * quorum_s
@@ -89,4 +89,4 @@ def ended(memory: JudgeMemory, after: State, effects: Sequence[Effect]) -> None:
     if sum(isinstance(effect, Finish) for effect in effects) != 1:
         raise Violation("a run ends once", f"{effects}")
     if any(fragment.round or fragment.due for fragment in after.fragments):
-        raise Violation("nothing is left undone", f"{after.fragments}")
+        raise Violation("no round is open at the end", f"{after.fragments}")

@@ -1,6 +1,6 @@
 """Published figures that nothing was fitted on, each with the assumptions that reproduce it.
 
-If an assumption was chosen because it reproduces the figure, the entry says so. In that case only
+If an assumption was chosen because it reproduces the figure, the entry notes it. In that case only
 the consequences of the assumption, here the ratios, are a test.
 """
 
@@ -34,7 +34,7 @@ class PublishedFigure:
     paper: float
     ours: float
     fits: bool
-    """Whether ours is within `CLOSE` of the paper's, or above the paper's if that is a bound."""
+    """Whether our figure is within `CLOSE` of the paper's, or above it if that is a bound."""
     assumptions: str
     chosen: str = ""
     """The assumption that was chosen so that the figure comes out; empty if none was."""
@@ -118,9 +118,9 @@ def _speeds(seed: int) -> list[PublishedFigure]:
 def _regions() -> list[PublishedFigure]:
     """Return the speedup of 12B parameters over four regions on links of 2 and 5 Gbit/s.
 
-    Each figure also says up to which step time the speedup exceeds 20. A conventional step, whose
-    exchange is not hidden, takes T + c - hidden seconds (T: computing, c: exchange). One of ours
-    takes max(T, fragment).
+    Each figure also has the step time up to which the speedup exceeds 20. A conventional step,
+    whose exchange is not hidden, takes T + c - hidden seconds (T: computing, c: exchange). One of
+    ours takes max(T, fragment).
     """
     found: list[PublishedFigure] = []
     for gbit_s in (2.0, 5.0):

@@ -94,12 +94,12 @@ def utilisation(exchange: Exchange, parameters: float, step_s: float, gbit_s: fl
     return busy_s / (busy_s + max(0.0, sends_s - exchange.hidden_steps() * step_s))
 
 
-def needed_gbit_s(exchange: Exchange, parameters: float, step_s: float, wanted: float) -> float:
-    """Return the slowest link, in Gbit/s, with which an island computes for a share `wanted` < 1.
+def needed_gbit_s(exchange: Exchange, parameters: float, step_s: float, share: float) -> float:
+    """Return the slowest link, in Gbit/s, with which an island computes for a `share` < 1.
 
     This is the inverse of `utilisation`.
     """
-    waits_s = exchange.gap * step_s * (1.0 / wanted - 1.0)
+    waits_s = exchange.gap * step_s * (1.0 / share - 1.0)
     return exchange.bits(parameters) / (waits_s + exchange.hidden_steps() * step_s) / GIGA
 
 

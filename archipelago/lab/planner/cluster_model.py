@@ -17,9 +17,9 @@ class Returns(StrEnum):
 
 
 class Grow(StrEnum):
-    """The moment at which a learner takes in slices that are back.
+    """The moment at which a learner adds repaired slices.
 
-    Every rebuild takes in the slices that are back when it ends, whatever caused it.
+    Every rebuild adds the slices that are back when it ends, whatever caused it.
     """
 
     WHOLE = "whole"
@@ -64,7 +64,7 @@ class Recovery:
     grow: Grow
 
     def scaled(self, factor: float) -> Recovery:
-        """Return these times in another unit, of which there are `factor` to a second."""
+        """Return these times in a unit of 1/`factor` seconds."""
         return replace(
             self,
             shrink_s=self.shrink_s * factor,

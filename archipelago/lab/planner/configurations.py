@@ -7,7 +7,7 @@
 - `streaming`: learners wait for each other fragment by fragment, and only if a merge takes longer
   than the overlap hides (arXiv:2501.18512).
 
-All communication is assumed to be hidden behind the steps; `bandwidth` says when it is.
+All communication is assumed to be hidden behind the steps; `bandwidth` computes when it is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One elastic learner on a trace: when it computes, on how many slices, and when it rebuilds.
 
 Slices that fail or come back during a rebuild cause no rebuild of their own: the rebuild ends with
-the slices that are sound by then. The failure of a slice that is back but not yet taken in breaks
+the slices that are sound by then. The failure of a slice that is back but not yet in use breaks
 nothing.
 """
 
@@ -23,17 +23,17 @@ NEARLY_A_STEP = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The spells in which a learner computes, in order; all arrays have the shape (spells,).
+    """The intervals in which a learner computes, in order; arrays have the shape (intervals,).
 
     Times are in seconds of the trace, and none lies after its end.
     """
 
     from_s: Floats
-    """The begin of each spell."""
+    """The begin of each interval, in seconds."""
     to_s: Floats
-    """The end of each spell."""
+    """The end of each interval, in seconds."""
     useful_s: Floats
-    """The seconds of each spell that are in completed steps."""
+    """The seconds of each interval that are in completed steps."""
     share: Floats
     """The share of the learner's chips on which it computes."""
 
@@ -110,7 +110,7 @@ def _spells(
     *,
     whole: bool,
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the begin, end and useful seconds of each spell of computing.
+    """Return the begin, end and useful seconds of each interval of computing.
 
     A failure breaks the step under way. A rebuild to grow waits until the current step is complete.
     Under `Grow.WHOLE` the learner gives the rebuild up if a slice fails by then.
@@ -120,7 +120,7 @@ def _spells(
     while k < count and wakes_s[k] < lasts_s:
         at_s, fail = wakes_s[k], fails[k]
         if fail:
-            if since_s[k] > up_s:  # the slice was back, but not yet taken in
+            if since_s[k] > up_s:  # the slice was back, but not yet in use
                 k += 1
                 continue
             done_s = math.floor((at_s - up_s) / step_s + NEARLY_A_STEP) * step_s
@@ -134,7 +134,7 @@ def _spells(
                 and wakes_s[k] <= at_s
                 and not (fails[k] and since_s[k] <= up_s)
             ):
-                k += 1  # taken in as well, or failed again before that, at no cost
+                k += 1  # in use as well, or failed again before that, at no cost
             if at_s >= lasts_s or (k < count and wakes_s[k] <= at_s):
                 continue  # the next event precedes the end of the step
             k -= 1

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 INK = {"light": "#1f2328", "dark": "#e6edf3"}
 FAINT = {"light": "#d0d7de", "dark": "#3d444d"}
 COLOURS = ("#d55e00", "#e69f00", "#56b4e9", "#0072b2", "#009e73", "#cc79a7", "#999999", "#b8a800")
-"""The Okabe-Ito palette, which people of any colour vision can tell apart, and two more colours."""
+"""The Okabe-Ito palette, which any colour vision can distinguish, and two more colours."""
 LOCKSTEP = Lockstep(24, 24, 2)
 MEETING = ((Configuration.DILOCO, 8), (Configuration.STREAMING, 8))
 """The lock-step baselines, which have no row in the paper's table."""
@@ -191,7 +191,7 @@ def _failure(figure: Figure, recovery: Recovery) -> None:
 
 
 def _met(parts: list[Course], lockstep: Lockstep) -> list[list[tuple[float, float]]]:
-    """Return the spells in which learners that wait for each other compute."""
+    """Return the intervals in which learners that wait for each other compute."""
     rows: list[list[tuple[float, float]]] = [[] for _ in parts]
     for held_s, reached_s in meetings(parts, STEP_S, lockstep):
         for row, part, start, stop in zip(rows, parts, held_s, reached_s, strict=True):

@@ -1,10 +1,10 @@
 """The rounds layer: the coordinator's own rules on a window of a trace, in virtual time.
 
-The trace only says when a slice fails and when it is back. The learners are those of the simulator,
-with the real learner's state. Around them run the rules, the syncer's own shell, the real shard,
-and the judge of invariants. When a learner computes follows from the events: its process is killed
-when it loses a slice; after the rebuild another one starts, joins, fetches the model and steps.
-Completed steps are counted, each with the slices that took part.
+The trace only has the times of failures and repairs of slices. The learners are those of the
+simulator, with the real learner's state. Around them run the rules, the syncer's own shell, the
+real shard, and the judge of invariants. When a learner computes follows from the events: its
+process is killed when it loses a slice; after the rebuild another one starts, joins, fetches the
+model and steps. Completed steps are counted, each with the slices that took part.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _Slices:
         self.rebuilding = True
 
     def taken_in(self, trait: Trait) -> Trait:
-        """Take in all sound slices, and return the trait with the tokens of their steps."""
+        """Add all sound slices, and return the trait with the tokens of their steps."""
         self.members = set(range(self._count)) - self.out
         self.rebuilding = False
         return replace(trait, tokens=self._tokens * len(self.members))
@@ -121,7 +121,7 @@ def play(
 
     `weights` gives the weight of each learner's slices, such as their chips; the default is 1.
     `fetching` scales the time to fetch the model: if it is not 1, rebuilds take longer or shorter
-    than `recovery` says.
+    than `recovery` specifies.
     """
     counted = weights or [1] * len(traces)
     return _Window(traces, counted, recovery, step_s, sync, seed, fetching).play()

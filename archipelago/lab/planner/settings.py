@@ -74,7 +74,7 @@ class SettingTraffic:
     egress_gb_per_hour: float
     """The egress of all regions together."""
     egress_usd_per_hour: float
-    """The cost of that egress."""
+    """The cost of the egress, in US dollars per hour."""
     overlap: int
     """The τ that hides an exchange, in steps."""
 

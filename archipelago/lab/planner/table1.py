@@ -40,7 +40,7 @@ class Table1Effort:
     sensitivity_seeds: int
     """Traces per cell under other assumptions."""
     sensitivity_failures: int
-    """Failures of each of those traces."""
+    """Failures of each trace of the sensitivity analysis."""
 
 
 FAST = Table1Effort(8, 16_000, 20_000, 5_000, 2, 3_000)

@@ -36,7 +36,7 @@ class Trace:
     back_s: Floats
     """The times at which it is back, in the same seconds."""
     sound_since_s: Floats
-    """The times at which it was last back before that; minus infinity before its first failure."""
+    """The times of the repairs before these failures; minus infinity before the first failure."""
     slice_of: Ints
     """The index of the slice that fails."""
 
@@ -54,7 +54,7 @@ class Trace:
         )
 
     def scaled(self, factor: float) -> Trace:
-        """Return the trace in another unit of time, of which there are `factor` to a second."""
+        """Return the trace in a time unit of 1/`factor` seconds."""
         return Trace(
             self.slices,
             self.lasts_s * factor,

@@ -25,7 +25,7 @@ number.
     payloads         the stand-ins for encoded arrays
     integer_shard    the stand-in for a shard's arithmetic and files: integers
     shards           the place where the shards live and die, each with its real code
-    fate_checks      a check that learners are told the truth about their contributions
+    fate_checks      a check that learners receive the true outcomes of their contributions
     ports            the syncer's ports to the simulated world
     faults           the faults of a plan, and their repair
     shard_faults     the death of one shard, and its return

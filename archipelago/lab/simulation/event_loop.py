@@ -76,7 +76,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
-        """Call `func` at once; its result or exception is known `takes_s` virtual seconds later."""
+        """Call `func` at once; return its result or exception `takes_s` virtual seconds later."""
         job: asyncio.Future[T] = asyncio.Future(loop=self)
         try:
             self.at(self.now_s + self.takes_s(), settle, job, func(*args))

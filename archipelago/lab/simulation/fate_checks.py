@@ -1,10 +1,10 @@
-"""A check that learners are told the truth about their contributions.
+"""A check that learners receive the true outcomes of their contributions.
 
-When a learner is asked for more, it also hears what happened to everything that it handed in
+When a learner is asked for more, it also receives the outcome of everything that it handed in
 before. It gives back, or drops, rounding errors accordingly (`islands.exchange.Uplink`). A
 contribution reported as merged must be merged, and one reported as not merged must never be.
 Otherwise numbers are lost or count twice. The contributions that a learner keeps in place beside a
-version that it adopts must still be waiting, as far as it was told.
+version that it adopts must still be waiting, according to the notices that it received.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class FateChecker:
         self._open[contribution.life, contribution.fragment][contribution] = None
 
     def hears(self, life: Life, p: Fragment, known: Known) -> bool:
-        """Record the facts that a life is told; return False if they are old news to it.
+        """Record the outcomes sent to a life; return False if they are older than those before.
 
-        A shard only knows the newest life of an island. A message to a life that was replaced does
+        A shard only tracks the newest life of an island. A message to a life that was replaced does
         no harm: nothing that it hands in from now on will be merged.
 
-        Errors: `Violation` if it is told that a contribution is merged which is not public.
+        Errors: `Violation` if a contribution that is not public is reported as merged.
         """
         is_followed = self._newest.get((life.island, p), life) > life
         is_old_news = known.asked <= self._asked.get((life, p), (0, 0))
@@ -54,27 +54,29 @@ class FateChecker:
                 self._given_back.add(contribution_id)
             elif contribution_id not in self._published:
                 raise Violation(
-                    "learners are told what is true", f"{contribution_id} is not public"
+                    "learners receive true outcomes", f"{contribution_id} is not public"
                 )
         return True
 
     def kept(self, keeps: Iterable[ContributionId]) -> None:
         """Check the contributions that a life keeps in place beside the version that it adopts.
 
-        Errors: `Violation` if the life was told that one of them is no longer waiting.
+        Errors: `Violation` if one of them was reported to the life as no longer waiting.
         """
         for contribution_id in keeps:
             if contribution_id in self._over:
-                raise Violation("what stays in place waits still", f"{contribution_id} does not")
+                raise Violation(
+                    "contributions kept in place still wait", f"{contribution_id} does not"
+                )
 
     def published(self, merged: Iterable[ContributionId]) -> None:
         """Record that a version with these contributions was ordered to be public.
 
-        Errors: `Violation` if a learner was told that one of them is not merged.
+        Errors: `Violation` if one of them was reported to a learner as not merged.
         """
         for contribution_id in merged:
             self._published.add(contribution_id)
             if contribution_id in self._given_back:
                 raise Violation(
-                    "learners are told what is true", f"{contribution_id} is merged after all"
+                    "learners receive true outcomes", f"{contribution_id} is merged after all"
                 )

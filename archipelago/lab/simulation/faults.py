@@ -1,4 +1,4 @@
-"""The faults of a simulated cluster: each strikes when the plan says so, and all are repaired."""
+"""The faults of a simulated cluster; each occurs at its time in the plan, and all are repaired."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coordinator.membership import Status
 from coordinator.protocol import LeaseWanted, Lost
 
 UNNOTICED_S = 40.0
-"""Seconds until a process is known to be dead if its end is not reported."""
+"""Seconds until the death of a process is detected if its end is not reported."""
 STUCK_S = 200.0
 """The longest time, in seconds, that a learner is stuck when the run ends."""
 LONGEST_JUMP_S = 60.0

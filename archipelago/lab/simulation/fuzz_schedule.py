@@ -55,9 +55,11 @@ def one_schedule(seed: str, total: Sum, *, shrink: bool = True) -> None:
             world.run()
             if attempt == STRETCHES - 1 and not world.enough:
                 text = f"{len(world.seat.tape)} events, rounds {world.judge.memory.rounds_of}"
-                raise Violation("enough happens", f"{text}, though T is {stretch:.1f} times larger")
+                raise Violation(
+                    "a run has enough rounds", f"{text}, though T is {stretch:.1f} times larger"
+                )
             if impossible_pairs := sorted(world.judge.memory.coverage.pairs & NEVER.keys()):
-                raise Violation("what cannot be", f"{impossible_pairs} are said to be out of reach")
+                raise Violation("impossible pairs", f"{impossible_pairs} are listed as impossible")
         except BREAKAGES as error:
             failure = failure_of(world, seed, stretch, error)
         total.events += len(world.seat.tape)

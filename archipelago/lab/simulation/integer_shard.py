@@ -20,7 +20,7 @@ from coordinator.protocol import Fragment, Merge, Version
 KEEP_DIFFERENCES = (2, 0)
 """Differences kept of even and of odd fragments, so that learners catch up in both ways."""
 MEASURED = 10_000
-"""The number of elements from which a cosine is said to be measured."""
+"""The number of elements that a cosine is reported to be measured from."""
 
 
 class Saved(NamedTuple):

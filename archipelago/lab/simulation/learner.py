@@ -67,7 +67,7 @@ class LearnerLink(Protocol):
 
 
 class SimLearnerProcess(Protocol):
-    """The process of a learner, as far as the learner knows it; `SimProcess` is one."""
+    """The part of its process that a learner uses; `SimProcess` is one."""
 
     loop: VirtualLoop
     terms: Terms
@@ -168,16 +168,16 @@ class SimLearner:
             self.happens(Offered(p, self.known[p][0]))
 
     def _handed_in(self, word: HandOver) -> HandedIn | None:
-        if word.said is None:
+        if word.contribution is None:
             return None
         process, track = self.process, word.track
-        windows, (_, _, start, stop) = process.trait.windows, word.said
+        windows, (_, _, start, stop) = process.trait.windows, word.contribution
         norm = (stop - start) * process.rng.uniform(0.8, 1.25)
-        facts = HandIn(word.said, track.base, start, word.tokens, LAYOUT, word.progress)
+        facts = HandIn(word.contribution, track.base, start, word.tokens, LAYOUT, word.progress)
         hand_in = spoiled(process.poison, facts, norm, process.rng)
         read_windows = tuple(self.read[start * windows : stop * windows])
         process.link.made(hand_in[0].id, ContributionTruth(process.poison, read_windows))
-        p = word.said.fragment
+        p = word.contribution.fragment
         self.cut[p] = [*self.cut.get(p, ())[-1:], hand_in[0]]
         return hand_in
 

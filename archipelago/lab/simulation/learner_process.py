@@ -53,7 +53,7 @@ class LearnerProcess(ABC, Generic[L]):
         progress: The progress of the last life that is over.
         dead: Whether the process has ended.
         frozen_s: The process stands still until this time.
-        staying: False once it was told to leave.
+        staying: False once it was asked to leave.
         let_go: Whether it asks for no further life.
         drag: The factor on its step times, until `dragged_s`.
     """
@@ -78,11 +78,11 @@ class LearnerProcess(ABC, Generic[L]):
 
     @abstractmethod
     def tell_end(self, life: Life) -> None:
-        """Say that this life is over."""
+        """Report that this life is over."""
 
     @abstractmethod
     def tell_left(self) -> None:
-        """Say that the island was drained and has left."""
+        """Report that the island was drained and has left."""
 
     # --- lives ------------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class LearnerProcess(ABC, Generic[L]):
         self.let_go = True
 
     def _ask_again(self) -> None:
-        """Ask for a life again after the wait, or leave if it was let go meanwhile."""
+        """Ask for a life again after the wait, or leave if it was drained meanwhile."""
         if self.dead:
             return
         if self.staying:
@@ -156,7 +156,7 @@ class LearnerProcess(ABC, Generic[L]):
         return self.learner if self.life == life else None
 
     def beat(self, learner: L) -> None:
-        """Send a heartbeat if nothing was sent or heard for a while, and schedule the next one."""
+        """Send a heartbeat if no message passed for a while, and schedule the next one."""
         if self.dead or self.learner is not learner:
             return
         now_s = self.loop.now_s
@@ -166,12 +166,12 @@ class LearnerProcess(ABC, Generic[L]):
         self.loop.at(max(learner.spoke_s + HEARTBEAT_S, self.frozen_s), self.beat, learner)
 
     def cease(self, over: Void) -> None:
-        """Tell the learner that its life is void."""
+        """Notify the learner that its life is void."""
         if (learner := self.learner_of(over.life)) is not None:
             learner.happens(Ceased(over))
 
     def park(self, life: Life) -> None:
-        """Tell the learner to stop stepping."""
+        """Order the learner to stop stepping."""
         if (learner := self.learner_of(life)) is not None:
             learner.happens(Parked())
 
@@ -183,14 +183,14 @@ class LearnerProcess(ABC, Generic[L]):
         learner.happens(LetGo())
         return learner.now.progress
 
-    def heard(self, life: Life, answer: Answer | LeaseGranted | Void) -> None:
+    def answered(self, life: Life, answer: Answer | LeaseGranted | Void) -> None:
         """Deliver the answer to the last message."""
         if (learner := self.learner_of(life)) is not None:
             learner.spoke_s = self.loop.now_s
             learner.happens(Heard(answer))
 
-    def unheard(self, life: Life) -> None:
-        """Tell the learner that its last message got no answer."""
+    def unanswered(self, life: Life) -> None:
+        """Notify the learner that its last message got no answer."""
         if (learner := self.learner_of(life)) is not None:
             learner.spoke_s = self.loop.now_s
             learner.happens(Unheard())

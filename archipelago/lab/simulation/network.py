@@ -35,7 +35,7 @@ SILENT_VITALS = Vitals(math.nan)
 CALL_TIMEOUT_S = 12.0
 """Seconds after which an unanswered call has failed."""
 NOTICED_S = 0.5
-"""Seconds after its end until a process is known to be dead."""
+"""Seconds from the end of a process until its death is detected."""
 AWAY_S, BACK_S = 10.0, 2.0
 """Seconds at most until a drained island comes back, and until a broken process restarts."""
 BAD_LUCK = 0.35
@@ -79,7 +79,7 @@ class SimNetwork:
                 self.loop.at(known_s, settle, waiter, "its process ended")
 
     def ended(self, process: SimProcess, life: Life) -> None:
-        """Tell the watchers of a life that it is over."""
+        """Notify the watchers of a life that it is over."""
         loop, now_s = self.loop, self.loop.now_s
         for other, waiter in self.watched.items():
             if other.island == life.island and other.incarnation <= life.incarnation:
@@ -106,16 +106,16 @@ class SimNetwork:
         self,
         process: SimProcess,
         words: Callable[[Syncer], Any],
-        heard: Callable[[Any], None],
-        unheard: Callable[[], None],
+        reply: Callable[[Any], None],
+        failed: Callable[[], None],
     ) -> None:
-        """Send a message to the syncer, then call either `heard` with its answer, or `unheard`."""
+        """Send a message to the syncer, then call `reply` with its answer, or `failed`."""
         machine, now_s = self.machines[process.island], self.loop.now_s
         if self.lost(machine, machine.up_cut_s):
-            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unheard)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, failed)
             return
         self.loop.at(
-            now_s + self.delay_s(machine), self._comes, process, machine, words, heard, unheard
+            now_s + self.delay_s(machine), self._comes, process, machine, words, reply, failed
         )
 
     def _comes(
@@ -123,21 +123,21 @@ class SimNetwork:
         process: SimProcess,
         machine: Machine,
         words: Callable[[Syncer], Any],
-        heard: Callable[[Any], None],
-        unheard: Callable[[], None],
+        reply: Callable[[Any], None],
+        failed: Callable[[], None],
     ) -> None:
         now_s = self.loop.now_s
         if self.site.syncer is None:
-            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unheard)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, failed)
             return
         answer = words(self.site.syncer)
         if now_s < machine.twice_s and self.rng.random() < BAD_LUCK:
             late_s = self.rng.random() * SLOWNESS * machine.trait.latency_s
             self.loop.at(now_s + late_s, self._comes_again, process.island, words)
         if self.lost(machine, machine.down_cut_s):
-            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unheard)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, failed)
             return
-        self.loop.at(now_s + self.delay_s(machine), process.reached, heard, answer)
+        self.loop.at(now_s + self.delay_s(machine), process.reached, reply, answer)
 
     def _comes_again(self, island: Island, words: Callable[[Syncer], Any]) -> None:
         self.site.suspect(island)
@@ -192,7 +192,7 @@ class SimNetwork:
             self.loop.at(self.loop.now_s + NOTICED_S, process.reached, self._give, process)
 
     def can_follow(self, known: tuple[Version, int], publication: Publication) -> bool:
-        """Return whether a learner that knows this can get what it missed before a publication."""
+        """Return whether a learner can fetch what it missed between `known` and a publication."""
         return self.shards.can_follow(known, publication)
 
     def follow(
@@ -212,8 +212,8 @@ class SimNetwork:
         self._call(
             process,
             lambda syncer: syncer.report(event, SILENT_VITALS, adopted),
-            lambda answer: process.heard(life, answer),
-            lambda: process.unheard(life),
+            lambda answer: process.answered(life, answer),
+            lambda: process.unanswered(life),
         )
 
     def lease(self, process: SimProcess, event: LeaseWanted) -> None:
@@ -228,8 +228,8 @@ class SimNetwork:
         self._call(
             process,
             lambda syncer: syncer.lease(event),
-            lambda answer: process.heard(life, answer),
-            lambda: process.unheard(life),
+            lambda answer: process.answered(life, answer),
+            lambda: process.unanswered(life),
         )
 
     def made(self, id_: ContributionId, made: ContributionTruth) -> None:

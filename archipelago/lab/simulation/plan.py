@@ -73,7 +73,7 @@ class Trouble(StrEnum):
     SLOW_DISK = "slow-disk"
     SLOW_SHARD = "slow-shard"
     DRAIN = "drain"  # an island is asked to leave, and comes back later
-    RUMOUR = "rumour"  # the shell wrongly believes that a life is lost
+    RUMOUR = "rumour"  # the shell wrongly treats a life as lost
     DOUBLE = "double"  # a second process joins under the same name
     STRAY = "stray"  # a drain of an unknown island, a join with another layout
     RESTART = "restart"  # the syncer dies and recovers from durable state

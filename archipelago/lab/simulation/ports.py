@@ -68,7 +68,7 @@ class SimPorts(Ports):
         deaths, known = place.died, place.fates.known(life, fragment)
         if (process := await self.network.reach(life)) is None:
             return f"{life} could not be asked"
-        # if another life has replaced this one, no learner hears the message
+        # if another life has replaced this one, no learner receives the message
         has_learner = process.learner_of(life) is not None
         held = known.held if has_learner and self.site.told.hears(life, fragment, known) else None
         waiter = process.hand_in(life, fragment, held)
@@ -76,7 +76,7 @@ class SimPorts(Ports):
         machine = self.machines[life.island]
         if self.network.lost(machine, machine.up_cut_s):
             await self.loop.pause(CALL_TIMEOUT_S)
-            return f"{life} was not heard"
+            return f"{life} got no answer"
         await self.loop.pause(self.network.delay_s(machine))
         if hand_in is None:
             return None
@@ -160,12 +160,12 @@ class SimPorts(Ports):
             place.fates.freed(contribution.id)
 
     async def cease(self, order: Void) -> None:
-        """Tell a learner that its life is void."""
+        """Notify a learner that its life is void."""
         if (process := await self.network.reach(order.life)) is not None:
             process.cease(order)
 
     async def park(self, life: Life) -> None:
-        """Tell a learner to stop stepping; retry until the message arrives."""
+        """Order a learner to stop stepping; retry until the message arrives."""
         if (process := await self.network.reach(life, again=True)) is not None:
             process.park(life)
 

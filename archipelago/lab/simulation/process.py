@@ -37,7 +37,7 @@ AGAIN_S = 0.5
 
 
 class SimLink(LearnerLink, Protocol):
-    """A process's link to the rest; either an answer comes later, or `unheard` is called."""
+    """A process's link to the rest; either an answer comes later, or `unanswered` is called."""
 
     def join(self, process: SimProcess, event: Join) -> None:
         """Ask for a life."""
@@ -48,7 +48,7 @@ class SimLink(LearnerLink, Protocol):
         ...
 
     def can_follow(self, known: tuple[Version, int], publication: Publication) -> bool:
-        """Return whether a learner that knows this can get what it missed before a publication."""
+        """Return whether a learner can fetch what it missed between `known` and a publication."""
         ...
 
     def report(self, process: SimProcess, event: Report, adopted: Sequence[Adopted]) -> None:
@@ -60,11 +60,11 @@ class SimLink(LearnerLink, Protocol):
         ...
 
     def ended(self, process: SimProcess, life: Life) -> None:
-        """Say that a life is over."""
+        """Report that a life is over."""
         ...
 
     def left(self, process: SimProcess) -> None:
-        """Say that the island was drained and has left."""
+        """Report that the island was drained and has left."""
         ...
 
 
@@ -123,11 +123,11 @@ class SimProcess(LearnerProcess[SimLearner]):
         self.link.whole(self)
 
     def tell_end(self, life: Life) -> None:
-        """Say that this life is over."""
+        """Report that this life is over."""
         self.link.ended(self, life)
 
     def tell_left(self) -> None:
-        """Say that the island was drained and has left."""
+        """Report that the island was drained and has left."""
         self.link.left(self)
 
     def rejected(self) -> None:

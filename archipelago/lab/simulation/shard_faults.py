@@ -31,11 +31,11 @@ class ShardFaults:
         if site.plan.anchor is Anchor.CURRENT:
             self._start_over()
             return
-        wanted = site.syncer.shard_lost(place.fragments)
-        site.loop.at(until_s, self._is_back, place, wanted, site.syncer.state.generation)
+        targets = site.syncer.shard_lost(place.fragments)
+        site.loop.at(until_s, self._is_back, place, targets, site.syncer.state.generation)
 
     def _is_back(
-        self, place: ShardPlace, wanted: Mapping[Fragment, Version], generation: int
+        self, place: ShardPlace, targets: Mapping[Fragment, Version], generation: int
     ) -> None:
         """Bring the shard back, unless a new generation has done so.
 
@@ -44,8 +44,8 @@ class ShardFaults:
         syncer = self.site.syncer
         if syncer is None or syncer.state.generation != generation:
             return
-        if self.site.shards.come_back(place, wanted, generation):
-            syncer.shard_back([*wanted])
+        if self.site.shards.come_back(place, targets, generation):
+            syncer.shard_back([*targets])
         else:
             self._start_over()
 

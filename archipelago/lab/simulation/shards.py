@@ -97,14 +97,14 @@ class SimShards:
         place.died += 1
 
     def come_back(
-        self, place: ShardPlace, wanted: Mapping[Fragment, Version], generation: int
+        self, place: ShardPlace, targets: Mapping[Fragment, Version], generation: int
     ) -> bool:
-        """Start a process from the stored versions, and return whether they are the wanted ones."""
+        """Start a process from the stored versions, and return whether these are the targets."""
         place.process, place.fates = self._begun(), Fates()
-        found = place.process.recover(wanted, generation)
+        found = place.process.recover(targets, generation)
         place.fates.died(place.deaths)
-        place.fates.published(self._merged.merged(wanted.keys()))
-        return found == wanted
+        place.fates.published(self._merged.merged(targets.keys()))
+        return found == targets
 
     def recover(
         self, versions: Sequence[Version], generation: int, *, dies: bool
@@ -121,8 +121,8 @@ class SimShards:
             if dies or place.process is None:
                 place.process, place.fates, place.died = self._begun(), Fates(), place.died + 1
                 place.arrivals = Arrivals()
-            wanted = {p: versions[p] for p in place.fragments}
-            found |= place.process.recover(wanted, generation)
+            targets = {p: versions[p] for p in place.fragments}
+            found |= place.process.recover(targets, generation)
             place.deaths = 0
             place.fates.died(0)
         return tuple(found[p] for p in sorted(found))
@@ -154,13 +154,13 @@ class SimShards:
         return self._there(p).missed(p, older, newer)
 
     def can_follow(self, known: tuple[Version, int], publication: Publication) -> bool:
-        """Return whether a process has what a learner that knows this version has missed."""
+        """Return whether a process has what a learner at this version has missed."""
         return publication.previous == known[0] or self.of(publication.fragment).process is not None
 
     def follow(
         self, known: tuple[Version, int], publication: Publication, payload: SimDifference
     ) -> tuple[Version, int]:
-        """Return the public fragment that a learner that knew it like this has after a publication.
+        """Return the public fragment that a learner with this state has after a publication.
 
         Errors: `Violation` if that is not the public value of its version, or if the shard is dead.
         """
@@ -184,5 +184,5 @@ class SimShards:
 
     def _there(self, p: Fragment) -> SimShard:
         if (process := self.of(p).process) is None:
-            raise Violation("ask who is there", f"the shard of fragment {p} is dead")
+            raise Violation("only live shards are called", f"the shard of fragment {p} is dead")
         return process

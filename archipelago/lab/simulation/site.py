@@ -29,9 +29,9 @@ class Machine:
     down_cut_s: float = 0.0
     """Messages to the island are lost until this time."""
     loss_s: float = 0.0
-    """Some messages are lost until this time."""
+    """The time until which some messages are lost."""
     twice_s: float = 0.0
-    """Some messages arrive twice until this time."""
+    """The time until which some messages arrive twice."""
     slow_s: float = 0.0
     """Messages are slow until this time."""
     retired: bool = False

@@ -44,7 +44,7 @@ class SyncerSlot(Log):
         self.tape.append((now_s, event))
         self.states.append(self.site.syncer.state)
         if len(self.tape) > (limit := self.site.plan.most_events):
-            raise Violation("an end", f"{limit} events, and the run has not ended")
+            raise Violation("the run comes to an end", f"{limit} events, and the run has not ended")
 
     def flush(self) -> None:
         """Make the tape durable up to here."""

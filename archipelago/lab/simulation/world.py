@@ -1,8 +1,8 @@
 """A cluster without machines: the syncer's own shell and rules, in virtual time, under faults.
 
 `cluster.syncer.Syncer` runs unchanged on a `VirtualLoop`. Around it are learners, a shard, a disk
-and a network that are made of integers. A `SimPlan` says what breaks and when. After every event
-the `InvariantJudge` checks what the rules have done.
+and a network that are made of integers. A `SimPlan` lists the faults and their times. After every
+event the `InvariantJudge` checks what the rules have done.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class SimWorld:
             self.site.syncer.stop("asked to")
 
     def _check_leftovers(self) -> None:
-        """Check that the shards hold only what the rules know, and that the ledger is true."""
+        """Check that the shards hold only contributions of the state, and check the ledger."""
         state, shards = self.seat.states[-1], self.site.shards
         held = {c.reference for fragment in state.fragments for c in fragment.inbox}
         if leftovers := shards.held - held:

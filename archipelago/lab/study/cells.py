@@ -65,7 +65,7 @@ class CellResult:
     figures: Mapping[str, Any]
     """The keys of `summary.json` with their values."""
     curve: Sequence[Evaluation]
-    """The evaluations on the way."""
+    """The evaluations during training."""
     failed: str
     """The reason if the cell failed; empty if it did not."""
     took_s: float
@@ -80,7 +80,7 @@ class CellResult:
 
 
 class Broken(Exception):
-    """An error of a cell's file that holds no result; the argument says why."""
+    """An error of a cell's file that holds no result; the argument is the reason."""
 
 
 @dataclass(frozen=True, slots=True)

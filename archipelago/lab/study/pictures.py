@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#b8a800")
-"""The Okabe-Ito palette, which people of any colour vision can tell apart, and two more colours."""
+"""The Okabe-Ito palette, which any colour vision can distinguish, and two more colours."""
 INCHES = (7.0, 4.2)
 LINE_INCHES = 0.28
 """The height of each line of the gaps, in inches."""

@@ -51,7 +51,7 @@ class Line:
     failed: Mapping[int, str]
     """Seeds whose cells failed, and why."""
     gap: Mean | None
-    """By how much it is above its opponent, in per cent; None without an opponent."""
+    """The difference to its opponent, in per cent (positive: higher); None without an opponent."""
     best: bool
     """Whether it is the best point of its arm."""
     enclosed: bool

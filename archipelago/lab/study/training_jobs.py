@@ -74,7 +74,7 @@ def make(
 
 @contextmanager
 def _workers(count: int) -> Generator[ProcessPoolExecutor]:
-    """Provide processes that end with the block, or with this process, whatever they are doing."""
+    """Provide processes that are killed at the end of the block, or of this process."""
     context = multiprocessing.get_context("spawn")
     watched, held = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(
@@ -95,7 +95,7 @@ def _workers(count: int) -> Generator[ProcessPoolExecutor]:
 
 
 def _end_with(watched: Connection) -> None:
-    """Make this worker exit when the other end of the pipe is closed."""
+    """Make this worker exit when the parent closes its side of the pipe."""
 
     def watch() -> None:
         watched.poll(None)

@@ -1,4 +1,4 @@
-"""One evaluation of the global model on the way; without JAX, so that drawing needs none."""
+"""One evaluation of the global model during training; this module imports no JAX."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ class Evaluation(NamedTuple):
     time_s: float
     """Virtual seconds."""
     tokens: int
-    """Tokens trained by then."""
+    """Tokens trained until this evaluation."""
     heldout_loss: float
     """The held-out loss over a sample, in nats per token."""

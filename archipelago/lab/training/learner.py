@@ -56,7 +56,7 @@ HandedIn = tuple[HandIn, Sent]
 
 
 class VirtualLearnerProcess(Protocol):
-    """The process of a learner, as far as the learner knows it; `VirtualProcess` is one."""
+    """The part of its process that a learner uses; `VirtualProcess` is one."""
 
     loop: VirtualLoop
     kit: CompiledParts
@@ -140,7 +140,7 @@ class VirtualLearner:
                 case HandOver(p):
                     settle(self.asks.pop(p), self._handed_in(word))
                 case Keep(hand_over):
-                    if hand_over.said is not None:
+                    if hand_over.contribution is not None:
                         process.replica.keep(hand_over)
                 case Adopt(p, version, kept_ids):
                     self._adopt(p, version, kept_ids)
@@ -183,7 +183,7 @@ class VirtualLearner:
     # --- instructions -----------------------------------------------------------------------------
 
     def _handed_in(self, word: HandOver) -> HandedIn | None:
-        if word.said is None:
+        if word.contribution is None:
             return None
         snapshot = self.process.replica.take(word)
         return self._uplink.encode(word.fragment, snapshot, self.process.spoil)

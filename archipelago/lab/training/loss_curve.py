@@ -20,7 +20,7 @@ class Learned:
     figures: dict[str, object]
     """The keys of `summary.json`, with `wall_s` in virtual seconds, and `mode`."""
     curve: list[Evaluation]
-    """The evaluations on the way."""
+    """The evaluations during training."""
 
 
 @dataclass(slots=True)

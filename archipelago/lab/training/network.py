@@ -34,7 +34,7 @@ from islands.exchange import Missed
 from islands.task import StreamLike, Task
 
 NOTICED_S = 0.5
-"""Seconds from a process's end until it is known to be dead."""
+"""Seconds from a process's end until its death is detected."""
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class VirtualNetwork:
                 self.loop.at(known_s, settle, watcher, "its process ended")
 
     def ended(self, process: VirtualProcess, life: Life) -> None:
-        """Tell the watchers of a life that it is over."""
+        """Notify the watchers of a life that it is over."""
         for other, watcher in self.watched.items():
             if other.island == life.island and other.incarnation <= life.incarnation:
                 known_s = self.loop.now_s + self.timing.latency_s
@@ -121,28 +121,28 @@ class VirtualNetwork:
         self,
         process: VirtualProcess,
         words: Callable[[], Any],
-        heard: Callable[[Any], None],
-        unheard: Callable[[], None],
+        reply: Callable[[Any], None],
+        failed: Callable[[], None],
     ) -> None:
-        """Send a message to the syncer, then call either `heard` with its answer, or `unheard`."""
+        """Send a message to the syncer, then call `reply` with its answer, or `failed`."""
         now_s = self.loop.now_s
         if now_s < self.places[process.island].cut_s:
-            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unheard)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, failed)
         else:
-            self.loop.at(now_s + self.timing.latency_s, self._comes, process, words, heard, unheard)
+            self.loop.at(now_s + self.timing.latency_s, self._comes, process, words, reply, failed)
 
     def _comes(
         self,
         process: VirtualProcess,
         words: Callable[[], Any],
-        heard: Callable[[Any], None],
-        unheard: Callable[[], None],
+        reply: Callable[[Any], None],
+        failed: Callable[[], None],
     ) -> None:
         answer, now_s = words(), self.loop.now_s
         if now_s < self.places[process.island].cut_s:
-            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unheard)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, failed)
         else:
-            self.loop.at(now_s + self.timing.latency_s, process.reached, heard, answer)
+            self.loop.at(now_s + self.timing.latency_s, process.reached, reply, answer)
 
     async def reach(self, life: Life) -> VirtualProcess | None:
         """Return the process at a life's place, once a message arrives; None if there is none."""
@@ -209,8 +209,8 @@ class VirtualNetwork:
         self._call(
             process,
             lambda: self.syncer.report(event, vitals, adopted),
-            lambda answer: process.heard(life, answer),
-            lambda: process.unheard(life),
+            lambda answer: process.answered(life, answer),
+            lambda: process.unanswered(life),
         )
 
     def lease(self, process: VirtualProcess, event: LeaseWanted) -> None:
@@ -219,6 +219,6 @@ class VirtualNetwork:
         self._call(
             process,
             lambda: self.syncer.lease(event),
-            lambda answer: process.heard(life, answer),
-            lambda: process.unheard(life),
+            lambda answer: process.answered(life, answer),
+            lambda: process.unanswered(life),
         )

@@ -90,7 +90,7 @@ class VirtualPorts(Ports):
         return Answered(reached=reached)
 
     async def discard(self, order: Discard) -> None:
-        """Drop a contribution, and give its residual back to the learner if the order says so."""
+        """Drop a contribution, and give its residual back to the learner if ordered."""
         contribution_id = order.contribution.id
         self._shard.drop(order.contribution.reference)
         self._fates.freed(contribution_id)
@@ -101,12 +101,12 @@ class VirtualPorts(Ports):
             process.refused(contribution_id)
 
     async def cease(self, order: Void) -> None:
-        """Tell a learner that its life is void."""
+        """Notify a learner that its life is void."""
         if (process := await self._network.reach(order.life)) is not None:
             process.cease(order)
 
     async def park(self, life: Life) -> None:
-        """Tell a learner to stop stepping."""
+        """Order a learner to stop stepping."""
         if (process := await self._network.reach(life)) is not None:
             process.park(life)
 

@@ -52,7 +52,7 @@ from islands.task import StreamLike
 
 
 class Way(Protocol):
-    """A process's link to the rest; either an answer comes later, or `unheard` is called."""
+    """A process's link to the rest; either an answer comes later, or `unanswered` is called."""
 
     def join(self, process: VirtualProcess, event: Join) -> None:
         """Ask for a life."""
@@ -89,11 +89,11 @@ class Way(Protocol):
         ...
 
     def ended(self, process: VirtualProcess, life: Life) -> None:
-        """Say that a life is over."""
+        """Report that a life is over."""
         ...
 
     def left(self, process: VirtualProcess) -> None:
-        """Say that the island was drained and has left."""
+        """Report that the island was drained and has left."""
         ...
 
 
@@ -141,11 +141,11 @@ class VirtualProcess(LearnerProcess[VirtualLearner]):
         self.network.whole(self)
 
     def tell_end(self, life: Life) -> None:
-        """Say that this life is over."""
+        """Report that this life is over."""
         self.network.ended(self, life)
 
     def tell_left(self) -> None:
-        """Say that the island was drained and has left."""
+        """Report that the island was drained and has left."""
         self.network.left(self)
 
     def start(self, public: Sequence[Public]) -> None:
@@ -215,7 +215,7 @@ class VirtualProcess(LearnerProcess[VirtualLearner]):
             learner.offer(publication, payload)
 
     def refused(self, contribution: ContributionId) -> None:
-        """Tell the learner that its contribution was discarded."""
+        """Notify the learner that its contribution was discarded."""
         if (learner := self.learner_of(contribution.life)) is not None:
             learner.refused(contribution)
 

@@ -113,7 +113,7 @@ class VirtualWorld(Log):
 
     @property
     def layout(self) -> Layout:
-        """How the parameters are cut into fragments."""
+        """The partition of the parameters into fragments."""
         return self._kit.layout
 
     @property

@@ -16,7 +16,7 @@ from coordinator.errors import RunFailed
 
 PORT = 5177
 FOR_S, RAMP_S, WITHIN_S = 3.0, 1.0, 20.0
-"""Seconds of sending, those of them that do not count, and the limit of the whole measurement."""
+"""Seconds of sending, uncounted seconds at its start, and the limit of the measurement."""
 PIECE_BYTES = 1 << 20
 SHARE = 0.5
 """The part of the ceiling that the links of a network may use together."""

@@ -27,7 +27,7 @@ DEVICE = "delay"
 HEADER_BYTES = 10
 """The size of the virtio network header in front of each packet."""
 MOST_BYTES = 70_000
-"""More than one packet with its header can have."""
+"""A bound in bytes that no packet with its header reaches."""
 BATCH = 256
 """Packets that are read before those that are due are written."""
 LOOK_S = 0.2
@@ -111,7 +111,7 @@ class HeldPackets:
 
 
 def forward(device: int, file: Path) -> None:
-    """Hold packets back until the network's file is gone or the process is told to end."""
+    """Hold packets back until the network's file is gone or a signal ends the process."""
     delays = Delays(file)
     held, looked_s = HeldPackets(delays), time.monotonic()
     while True:

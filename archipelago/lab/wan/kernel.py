@@ -14,7 +14,7 @@ from coordinator.errors import RunFailed, UserMistake
 
 TOOLS = ("ip", "tc", "sysctl")
 END = "wan0"
-"""The name of a region's end of its link."""
+"""The name of the interface on a region's side of its link."""
 BURST_S, LEAST_BURST_BYTES = 0.004, 128 * 1024
 """A token bucket holds what its link carries in that time, and at least two packets of 64 KB."""
 QUEUE_S = 0.1

@@ -60,7 +60,7 @@ class Network:
     """The first two numbers of all addresses, such as `10.77`."""
     regions: tuple[Region, ...]
     tuned: bool = True
-    """Whether sockets have windows for the link, as `archipelago wan settings` says."""
+    """Whether sockets have windows for the link, as `archipelago wan settings` prints."""
 
     @classmethod
     def planned(
@@ -105,7 +105,7 @@ class Network:
         return f"{self.name}-r{region.number}"
 
     def device(self, number: int) -> str:
-        """Return the backbone's end of the link to a region, or to the machine (`HOST`)."""
+        """Return the backbone's side of the link to a region, or to the machine (`HOST`)."""
         return f"{self.name}b{number}"
 
     def address(self, number: int) -> str:

@@ -22,7 +22,7 @@ FORWARDER_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How a network holds packets back."""
+    """The way in which a network delays packets."""
 
     netem: bool
     """Whether the kernel does it; else the forwarder."""
@@ -154,7 +154,7 @@ def restart_node(name: str, region: str, size: NodeSize) -> None:
 
 
 def down(name: str) -> list[str]:
-    """Take a network down: processes, namespaces, files; return what was there.
+    """Take a network down: processes, namespaces, files; return a list of the removed parts.
 
     It also removes what a crash has left.
     """

@@ -101,7 +101,7 @@ class EvaluatorActor(Breakable):
         return self._evaluator.sample(self._of(versions))
 
     def judge(self) -> None:
-        """Evaluate a copy of the public fragments, and tell the syncer the loss."""
+        """Evaluate a copy of the public fragments, and send the loss to the syncer."""
         try:
             status: RunStatus = ray.get(self._actors[SYNCER].status.remote())
             if (found := self._public()) is None:
@@ -147,5 +147,5 @@ class EvaluatorActor(Breakable):
             if found is not None and [version for version, _ in found] == versions:
                 return [flat for _, flat in found]
             if found is not None or time.monotonic() > until_s:
-                raise Unreachable("the shards do not have the model that shall be judged")
+                raise Unreachable("the shards do not have the model to evaluate")
             time.sleep(AGAIN_S)

@@ -116,7 +116,7 @@ class TogetherEvaluator:
 
     @property
     def layout(self) -> Layout:
-        """How the model is cut into fragments."""
+        """The partition of the model into fragments."""
         return self._host.evaluator.layout
 
     @property
@@ -147,7 +147,7 @@ class TogetherEvaluator:
             return self._host.evaluator.loss(flats)
 
     def sample(self, flats: Sequence[Flat]) -> float:
-        """Return a rougher held-out loss, as `Evaluator.sample` does."""
+        """Return a held-out loss over fewer windows, as `Evaluator.sample` does."""
         with _in_step():
             self._lead.tell(Judge(few=True))
             return self._host.evaluator.sample(flats)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 class IslandActor(BreakableIsland):
     """One island with its learner, or a spare that may become one.
 
-    `hand_in` and `offer` are the two ends of its wire.
+    `hand_in` and `offer` are the two sides of its wire.
     """
 
     def __init__(self, config: str, group: str, seat: Seat, namespace: str) -> None:
@@ -107,13 +107,13 @@ class IslandActor(BreakableIsland):
 
     @its_own("control", Reason.WORDS)
     def refused(self, contribution: ContributionId) -> None:
-        """Tell the learner that a contribution was discarded; it gets its residual back."""
+        """Notify the learner that a contribution was discarded; it gets its residual back."""
         if (learner := self._learner) is not None:
             learner.refused(contribution)
 
     @its_own("control", Reason.WORDS)
     def cease(self, over: Void) -> None:
-        """Tell the learner that the syncer has ended its life; the next life begins at once."""
+        """Notify the learner that the syncer has ended its life; the next life begins at once."""
         if (learner := self._learner) is not None:
             learner.cease(over)
 
@@ -131,7 +131,7 @@ class IslandActor(BreakableIsland):
 
     @its_own("watching", Reason.WORDS)
     def watch(self, life: Life) -> str:
-        """Return the reason when this life is over; if the process dies, Ray tells the caller."""
+        """Return the reason when this life is over; if the process dies, Ray raises an error."""
         learner = self._learner
         return "its process is another one" if learner is None else learner.outlive(life)
 
@@ -143,7 +143,7 @@ class IslandActor(BreakableIsland):
 
     @ray.method(concurrency_group="control")
     def spoil(self, factor: float) -> None:
-        """Multiply what this process hands in from now on by `factor` (for fault plans)."""
+        """Multiply all later hand-ins of this process by `factor` (for fault plans)."""
         if (learner := self.process.learner) is not None:
             learner.spoil = factor
 

@@ -30,7 +30,7 @@ def its_own(group: str, reason: Reason) -> Callable[[F], F]:
     """Run a method of an actor on this group of threads, and fence its exceptions off.
 
     An exception is this island's own failure and ends its `process`. The caller does not receive
-    it, but hears that the island died. One decorator does both, since Ray reads its marks from the
+    it, but Ray's error that the island died. One decorator does both: Ray reads its marks from the
     innermost function.
     """
 

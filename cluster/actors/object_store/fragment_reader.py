@@ -64,7 +64,7 @@ class FragmentReader:
     def whole(
         self, fragments: Sequence[Fragment], least: Mapping[Fragment, Version], came: Came
     ) -> list[tuple[Version, Flat]]:
-        """Return public fragments, no older than `least` says.
+        """Return public fragments, none older than its version in `least`.
 
         Each request is for as many fragments as are pulled at once, and the next request is made
         while these are pulled. A fragment in one part is mapped from this node's object store, not
@@ -113,7 +113,7 @@ class FragmentReader:
     ) -> list[Sent] | tuple[Version, Flat]:
         """Return the differences from one version to another, or the public fragment if not kept.
 
-        The shard is asked only once, since the caller knows whether the answer is still needed.
+        The shard is asked only once, since the caller decides whether the answer is still needed.
 
         Errors: `Unreachable` if the shard is away or has nothing yet, or if its objects are lost.
         """

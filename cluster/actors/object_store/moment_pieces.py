@@ -1,6 +1,6 @@
-"""The moments that an island gives to a joining one, in the object store, cut for that one's hosts.
+"""The moments for a joining island in the object store, cut for the hosts of that island.
 
-A host of either island holds only its share of a leaf. The request says how the joining island is
+A host of either island holds only its share of a leaf. The request states how the joining island is
 split. Each host of the donor copies its share of each leaf, cuts it at the bounds of the other
 island's hosts, and puts the pieces into the object store of its node.
 """
@@ -65,7 +65,7 @@ def put_pieces(
     `first`: this is its island's first host, which alone puts leaves that all hosts hold. `came`:
     called for each leaf.
 
-    Errors: Ray's, if the store has no room.
+    Errors: an error of Ray if the store is full.
     """
     pieces: list[MomentPieceRef] = []
     for number, (leaf, share) in enumerate(zip(leaves, shares, strict=True)):
@@ -123,7 +123,7 @@ class Giving:
         Identical requests at the same time share one call of `put`, and wait for it. Requests for
         different splits are served one after the other.
 
-        Errors: those of `put`; Ray's, if the store has no room.
+        Errors: the errors of `put`; an error of Ray if the store is full.
         """
         key = life, split
         with self._lock:

@@ -44,7 +44,7 @@ PROBE_BYTES, PROBE_GROWS = 2**20, 4
 Each further object is larger by that factor.
 """
 SOON_S = 5.0
-"""Seconds within which a shard answers; the learner asks again for what is not put by then."""
+"""Seconds within which a shard answers; the learner asks again for missing fragments."""
 T = TypeVar("T")
 
 
@@ -155,7 +155,7 @@ class FragmentPublisher:
 
         There is no object if nothing that the shard holds is larger than `nbytes`.
 
-        Errors: Ray's, if the store has no room; a later request may succeed.
+        Errors: an error of Ray if the store is full; a later request may succeed.
         """
         largest = 4 * max(self._sizes().values())
         if largest <= nbytes:
@@ -182,7 +182,7 @@ class FragmentPublisher:
         `bytes_s`: in bytes a second. `least`: do not return an older version if there is a newer
         one.
 
-        Errors: `Malformed`; Ray's, if the store has no room.
+        Errors: `Malformed`; an error of Ray if the store is full.
         """
         self._rates.tell(bytes_s)
         share = functools.partial(self._share, p, own)
@@ -208,7 +208,7 @@ class FragmentPublisher:
 
         `made`: makes them, on another thread, once for all requests for `key`.
 
-        Errors: as `fragment`.
+        Errors: the errors of `fragment`.
         """
         self._rates.tell(bytes_s)
 
@@ -238,7 +238,7 @@ class FragmentPublisher:
     async def publication(self, payload: Sent) -> Sequence[ray.ObjectRef]:
         """Put the payload of a publication.
 
-        Errors: as `fragment`.
+        Errors: the errors of `fragment`.
         """
         return (await _on(self._publishing, lambda: put([payload]))).parts
 
@@ -277,7 +277,7 @@ def _on(thread: ThreadPoolExecutor, call: Callable[[], T]) -> asyncio.Future[T]:
 def put(arrays: Sequence[NDArray[Any] | Sent]) -> FragmentParts:
     """Put arrays, one object each.
 
-    Errors: Ray's, if the store has no room.
+    Errors: an error of Ray if the store is full.
     """
     return FragmentParts(sum(each.nbytes for each in arrays), [ray.put(each) for each in arrays])
 

@@ -27,7 +27,7 @@ AHEAD_S = PART_S / 2
 Other traffic on the link then has as many seconds before Ray transfers an object again.
 """
 PULLS = 8
-"""Most objects in flight at the same time."""
+"""The largest number of objects in flight at the same time."""
 PROBE_S = 1.0
 """Seconds of a transfer that suffice to measure a link."""
 RECENT = 3

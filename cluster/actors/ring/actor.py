@@ -29,7 +29,7 @@ from coordinator.protocol import Fragment, Island, Version
 FRESH_S = 3.0
 """Seconds for which parameters that were fetched from an island are reused."""
 LATE_S = 10.0
-"""Seconds without an answer of the depot after which the status says so."""
+"""Seconds without an answer of the depot after which the status reports it."""
 DURABLE_S = 6.0
 """Seconds after which an order is answered, even if it is not durable yet."""
 END_S = 30.0
@@ -37,7 +37,7 @@ END_S = 30.0
 
 
 class RingActor(Conductor):
-    """A conductor with the calls of fleet, evaluator and people."""
+    """The actor of a conductor: the calls of the fleet, the evaluator and the command line."""
 
     _seen: tuple[float, RingState] | None = None
 
@@ -103,7 +103,7 @@ class RingActor(Conductor):
         await self._ordered(RingDrain(island, why))
 
     async def _ordered(self, order: RingStop | RingDrain) -> None:
-        """Take in an order; answer once it is durable, or after `DURABLE_S`."""
+        """Accept an order; answer once it is durable, or after `DURABLE_S`."""
         shell = await self._open()
         shell.feed(order)
         await asyncio.wait({shell.remember()}, timeout=DURABLE_S)

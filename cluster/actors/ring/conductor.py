@@ -179,12 +179,12 @@ class Conductor(Breakable):
         return await shell.ready(life, held, wasted)
 
     async def turned(self, life: Life, ring: int, held: TrainingPosition) -> None:
-        """Take in the progress of a ring, from its first member."""
+        """Record the progress of a ring, from its first member."""
         if self._up.made is not None:
             self._up.made.turned(life, ring, held)
 
     async def report(self, report: Report, vitals: Vitals) -> None:
-        """Take in an island's progress, and how it has spent its time."""
+        """Record an island's progress, and how it has spent its time."""
         if self._up.made is not None:
             self._up.made.measures.reported(report, self._now_s())
             self._up.made.measures.heard(report.life, vitals)
@@ -202,7 +202,7 @@ class Conductor(Breakable):
         return shell.snapshot
 
     async def broke(self, seat: Seat, failure: Failure) -> None:
-        """Take in the failure of the process in this seat, which is ending."""
+        """Record the failure of the process in this seat, which is ending."""
         if (shell := self._up.made) is not None:
             members = shell.ring.members
             lives = [m.life for island, m in members.items() if self._ports.seat(island) == seat]

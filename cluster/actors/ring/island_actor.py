@@ -72,7 +72,7 @@ class RingIslandActor(BreakableIsland):
 
     @ray.method(concurrency_group="watching")
     def watch(self, life: Life) -> str:
-        """Return when this life is over; if the process dies, Ray tells the caller."""
+        """Return when this life is over; if the process dies, Ray raises an error."""
         self._over.wait()
         return f"{life} is over"
 

@@ -43,7 +43,7 @@ class RingRayLink(RayLink):
                 return turn
 
     def turned(self, life: Life, ring: int, held: TrainingPosition) -> None:
-        """Tell the conductor how far the ring is, without waiting."""
+        """Send the progress of the ring to the conductor, without waiting."""
         self._say("turned", life, ring, held)
 
     def report(self, report: Report, vitals: Vitals) -> None:  # type: ignore[override]

@@ -79,7 +79,7 @@ class RayRingPorts(RingPorts):
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def watch(self, life: Life) -> str:
-        """Return the reason when the life is over, as its island tells or Ray reports."""
+        """Return the reason when the life is over, as its island or Ray reports it."""
         name = island_actor(self.seat(life.island))
         try:
             actor = await self._actors.reach(name)

@@ -38,7 +38,7 @@ from coordinator.protocol import (
 class ShardActor(Breakable):
     """A shard and its data path: the shard calls the learners, and their answers are the data.
 
-    A new process has no model until it is told to `seed` or to `recover`.
+    A new process has no model until `seed` or `recover` is called.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ShardActor(Breakable):
 
     async def recover(
         self,
-        wanted: Mapping[Fragment, Version],
+        targets: Mapping[Fragment, Version],
         generation: int,
         deaths: int = 0,
         merged: Sequence[ContributionId] = (),
@@ -90,7 +90,7 @@ class ShardActor(Breakable):
         self._shard.obey(generation)
         self.process.check_code()
         self._hand_ins.forget()
-        found = await self.process.recover(wanted, generation)
+        found = await self.process.recover(targets, generation)
         self._public.sharing.forget()
         self._fates.died(deaths)
         self._fates.published(merged)
@@ -116,7 +116,7 @@ class ShardActor(Breakable):
         return await self.process.merge(order)
 
     async def publish(self, order: Publish, seats: Sequence[Seat]) -> Answered:
-        """Publish the staged version, and tell every learner where the difference is.
+        """Publish the staged version, and send every learner the reference to the difference.
 
         The difference is put into the object store once; a small one is sent with the message.
         `seats`: the seats of the lives in `order.to`, in order.
@@ -144,7 +144,7 @@ class ShardActor(Breakable):
         return await asyncio.to_thread(self._shard.whole, fragments)
 
     async def probe(self, nbytes: int) -> Probe | None:
-        """Return an object of that many bytes, to measure a link with; None as in `whole`."""
+        """Return an object of that many bytes to measure a link; None while there is no model."""
         return await self._public.sharing.probe(nbytes) if self._shard.has_model else None
 
     async def shared(

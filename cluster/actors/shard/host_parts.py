@@ -44,7 +44,7 @@ async def all_parts(
     except RayError as error:
         for name in first.others:  # all are actors of one life of the island
             actors.forget(name)
-        kind = type(error).__name__  # the first host may not know: its own link to that host works
+        kind = type(error).__name__  # the first host's own link to that host works
         return Failure(Reason.HAND_IN, f"a host of {life} cannot be asked: {kind}")
     if None in others:
         return f"{life} is over on one of its hosts"

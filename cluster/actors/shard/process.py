@@ -99,7 +99,7 @@ class ShardProcess:
 
         Return the fragments that this process has, and a message on what storing costs from now on.
 
-        Errors: `OSError` if it cannot be stored; as `check_code`.
+        Errors: `OSError` if it cannot be stored; `RunFailed` if the optimizer's code has changed.
         """
         self.check_code()
         self._seeded, pace = layout, self.storing.pace
@@ -108,15 +108,15 @@ class ShardProcess:
         return [*pace.sizes], pace.cost_text()
 
     async def recover(
-        self, wanted: Mapping[Fragment, Version], generation: int
+        self, targets: Mapping[Fragment, Version], generation: int
     ) -> dict[Fragment, Version]:
         """Go back to these versions as `Shard.recover` does, while nothing is being stored."""
 
         def recover() -> dict[Fragment, Version]:
             self._fence.check()
             layout = self._seeded or load_layout(self._depot)
-            self.storing.pace.sizes = {p: layout.sizes[p] for p in wanted}
-            return self.shard.recover(wanted, generation)
+            self.storing.pace.sizes = {p: layout.sizes[p] for p in targets}
+            return self.shard.recover(targets, generation)
 
         return await self._alone(recover)
 
@@ -148,8 +148,8 @@ class ShardProcess:
     async def keep(self, order: Merge) -> None:
         """Write the contributions to a merge, on the storing thread and with its timeout.
 
-        Errors: `Outdated`; those of `Shard.payloads`; `RunFailed` if the run has another owner by
-        now.
+        Errors: `Outdated`; the errors of `Shard.payloads`; `RunFailed` if the run has another owner
+        by now.
         """
         held = await self.compute(self._obeying(order, self.shard.payloads))
         kept = list(zip((item.contribution for item in order.items), held, strict=True))
@@ -169,7 +169,7 @@ class ShardProcess:
     async def publish(self, order: Publish) -> tuple[Publication, Sent] | None:
         """Make the staged version public as `Shard.publish` does.
 
-        Errors: `Outdated`; those of `Shard.publish`.
+        Errors: `Outdated`; the errors of `Shard.publish`.
         """
         return await self.compute(self._obeying(order, self.shard.publish))
 

@@ -1,8 +1,8 @@
 """The answers of a shard to learners that join, or that missed a version.
 
 A learner asks for whole fragments, a host of an island of several hosts for its own ranges. The
-answers say where the bytes are in the object store. Each answer comes within `SOON_S`, so that the
-caller knows that the shard is alive, however long it takes to put the bytes.
+answers are references to the object store. Each answer comes within `SOON_S`, so that the
+caller can rely on the shard being alive, however long it takes to put the bytes.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ ANY: Mapping[Fragment, Version] = MappingProxyType({})
 class PublicFragments:
     """A shard's public fragments and their differences, as learners get them; for one event loop.
 
-    `sharing`: the objects in the object store. `ranges`: cuts out the range that one host wants.
+    `sharing`: the objects in the object store. `ranges`: cuts out the range that one host needs.
     """
 
     def __init__(self, shard: ArrayShard, sizes: Callable[[], Mapping[Fragment, int]]) -> None:
-        """`sizes`: the elements of each fragment that the shard holds."""
+        """Serve a shard's fragments; `sizes` returns the elements of each one."""
         self._shard, self._sizes = shard, sizes
         self.sharing = FragmentPublisher(self._copied, sizes)
         self.ranges = Ranges(shard.links, shard.shared)
@@ -51,7 +51,7 @@ class PublicFragments:
     ) -> list[Shared | None]:
         """Return where a learner finds each fragment; None for one that is not in the store yet.
 
-        `bytes_s`: the learner's rate in bytes a second. `owns`: the ranges that it wants, of
+        `bytes_s`: the learner's rate in bytes a second. `owns`: the ranges that it needs, of
         fragments that it does not want whole. `least`: the oldest versions that it can use.
         """
         end_s, publish = _end_s(), self.sharing.fragment

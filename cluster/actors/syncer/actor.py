@@ -97,7 +97,7 @@ class SyncerActor(Breakable):
     async def report(
         self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
     ) -> Answer | Void:
-        """Take in a learner's report, and return what has changed for it.
+        """Apply a learner's report, and return what has changed for it.
 
         Errors: `Malformed`.
         """
@@ -120,7 +120,7 @@ class SyncerActor(Breakable):
         return answer
 
     async def left(self, event: Left) -> None:
-        """Take in that a life has ended for good.
+        """Record that a life has ended for good.
 
         Errors: `Malformed`.
         """
@@ -129,7 +129,7 @@ class SyncerActor(Breakable):
         syncer.left(event)
 
     async def broke(self, seat: Seat, failure: Failure) -> None:
-        """Take in the failure of the process in this seat, which is ending."""
+        """Record the failure of the process in this seat, which is ending."""
         syncer = await self._syncer()
         lives = [member.life for member in syncer.state.members.values()]
         syncer.broke(self.process.ports.life_at(seat, lives), failure)
@@ -182,7 +182,7 @@ class SyncerActor(Breakable):
     async def close(self) -> dict[str, object]:
         """End the tape, write a last snapshot, and return the summary of the run.
 
-        The summary is returned even if the depot no longer answers; the log then says what is not
+        The summary is returned even if the depot no longer answers; the log then lists what is not
         durable.
         """
         records = await self.process.up.ready()

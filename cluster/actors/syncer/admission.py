@@ -15,7 +15,7 @@ class Admission:
     """Admission of islands to a run; the rules decide whether there is a place."""
 
     def __init__(self, config: Config, code: str) -> None:
-        """`code`: the digest of the task's code when the run began (`user_sha256`)."""
+        """Admit processes whose task has the digest `code` of the run's begin (`user_sha256`)."""
         self._config, self._code = config, code
 
     def refusal(self, event: Join, source: str, code: str, measures: Measures) -> Refused | None:

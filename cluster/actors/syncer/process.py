@@ -46,7 +46,7 @@ class SyncerProcess:
     """
 
     def __init__(self, config: Config, run: str, namespace: str, depot: Depot, owner: int) -> None:
-        """`owner`: the number of the run's owner, for its `Fence`."""
+        """Create a process without state; its `Fence` has the number of the run's owner."""
         self._config, self._run = config, run
         self._depot, self._owner = depot, owner
         self._fence = Fence(depot, owner)
@@ -59,7 +59,7 @@ class SyncerProcess:
     async def open(self, layout: Layout) -> None:
         """Begin the run; from here on learners may join.
 
-        Errors: as `BringUp.ready`.
+        Errors: the errors of `BringUp.ready`.
         """
 
         def begin() -> None:

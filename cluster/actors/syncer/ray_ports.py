@@ -37,7 +37,7 @@ from coordinator.protocol import (
 )
 
 Wanted = Mapping[Fragment, Version]
-"""The version that is wanted of each of these fragments."""
+"""The version that each of these fragments has to have."""
 
 
 class RayPorts(Ports):
@@ -54,7 +54,7 @@ class RayPorts(Ports):
         self._asker = Asker(self._ask)
         self._turns = {p: asyncio.Lock() for p in holder}
         self._durable: dict[Fragment, bool | str] = {}  # by the last merge's answer
-        self._fates = Fates()  # a shard that comes back must know these
+        self._fates = Fates()  # a shard that comes back needs these
         self.seats: dict[Island, Seat] = {}  # of islands that have joined
 
     async def shard_dies(self, name: str) -> None:
@@ -68,7 +68,7 @@ class RayPorts(Ports):
         for p in (p for p, holder in self._holder.items() if holder == name):
             self._turns[p] = asyncio.Lock()
 
-    async def have_back(self, name: str, wanted: Wanted, generation: int) -> Wanted:
+    async def have_back(self, name: str, targets: Wanted, generation: int) -> Wanted:
         """Have this shard go back to these versions, once Ray has restarted it; return what it has.
 
         No other call is made to it until `is_back`.
@@ -78,10 +78,10 @@ class RayPorts(Ports):
         end_s = time.monotonic() + PATIENCE_S
         while True:
             self._actors.forget(name)
-            deaths, merged = self._shards.deaths(name), self._fates.merged(wanted.keys())
+            deaths, merged = self._shards.deaths(name), self._fates.merged(targets.keys())
             try:
                 shard = await self._actors.find(name)
-                return await shard.recover.remote(wanted, generation, deaths, merged)
+                return await shard.recover.remote(targets, generation, deaths, merged)
             except RayActorError:
                 if time.monotonic() > end_s:
                     raise
@@ -108,7 +108,7 @@ class RayPorts(Ports):
         return self.seats.get(life.island, seat_of(life.island))
 
     async def watch(self, life: Life) -> str:
-        """Return the reason when the life is over, as its island tells or Ray reports."""
+        """Return the reason when the life is over, as its island or Ray reports it."""
         try:
             island = await self._actors.reach(island_actor(self._seat(life)))
             return await island.watch.remote(life)
@@ -140,7 +140,7 @@ class RayPorts(Ports):
         return event
 
     async def store(self, order: Store) -> bool | str:
-        """Return whether the merge made its version durable, as its answer said.
+        """Return whether the merge made its version durable, according to its answer.
 
         This needs no further call: a fragment has one version under way at a time.
         """
@@ -156,26 +156,26 @@ class RayPorts(Ports):
         return Answered()
 
     async def discard(self, order: Discard) -> None:
-        """Have the shard free a contribution, and tell its learner to take the residual back."""
+        """Have the shard free a contribution, and order its learner to take the residual back."""
         with suppress(Away):
             await self._order(order.contribution.id.fragment, "discard", order)
         if order.returns_residual:
             await self._tell(order.contribution.id.life, "refused", order.contribution.id)
 
     async def cease(self, order: Void) -> None:
-        """Tell a learner that its life is over."""
+        """Notify a learner that its life is over."""
         await self._tell(order.life, "cease", order)
 
     async def park(self, life: Life) -> None:
-        """Tell a learner to stop stepping, and to continue to hand in."""
+        """Order a learner to stop stepping, and to continue to hand in."""
         await self._tell(life, "park", life)
 
     async def leave(self, life: Life) -> Progress | None:
-        """Tell a learner to end its life for good; return its progress, None if it died before."""
+        """Order a learner to end its life for good; return its progress, None if it died before."""
         return await self._tell(life, "leave")
 
     async def _tell(self, life: Life, method: str, *arguments: object) -> Any:
-        """Send a message to a learner; only log a failure: a dead learner need not hear it."""
+        """Send a message to a learner; only log a failure: a dead learner does not need it."""
         try:
             island = await self._actors.find(island_actor(self._seat(life)))
             return await getattr(island, method).remote(*arguments)
@@ -186,7 +186,7 @@ class RayPorts(Ports):
             return None
 
     async def break_down(self, life: Life, why: str) -> None:
-        """Tell the process that had this life to end and restart; a no-op if there is none."""
+        """Order the process that had this life to end and restart; a no-op if there is none."""
         await self._tell(life, "break_down", life, why)
 
     def life_at(self, seat: Seat, lives: Iterable[Life]) -> Life | None:

@@ -36,7 +36,7 @@ class ShardKeeper:
         self._fragments_of = shards_of(config.sync.shards, config.sync.fragments)
 
     async def recover(
-        self, wanted: Mapping[Fragment, Version], generation: int
+        self, targets: Mapping[Fragment, Version], generation: int
     ) -> Mapping[Fragment, Version]:
         """Have all shards go back to these versions for a new generation; return what they have.
 
@@ -45,7 +45,7 @@ class ShardKeeper:
         """
         actors = Directory(self._namespace)
         calls = [
-            (await actors.find(name)).recover.remote({p: wanted[p] for p in own}, generation)
+            (await actors.find(name)).recover.remote({p: targets[p] for p in own}, generation)
             for name, own in self._fragments_of.items()
         ]
         try:
@@ -65,13 +65,13 @@ class ShardKeeper:
             if not shards_come_back_alone(self._config):
                 start_over(f"{name} has died, and with it data that all learners need")
             logging.warning("%s has died, and its fragments %s with it", name, [*own])
-            wanted = syncer.shard_lost(own)
+            targets = syncer.shard_lost(own)
             try:
-                found = await self._ports.have_back(name, wanted, syncer.state.generation)
+                found = await self._ports.have_back(name, targets, syncer.state.generation)
             except RayError as error:  # a new generation waits longer
                 start_over(f"{name} cannot come back: {cause_of(error)}")
-            if found != wanted:
-                start_over(f"{name} was to come back with {wanted}, and has {found}")
+            if found != targets:
+                start_over(f"{name} was to come back with {targets}, and has {found}")
             self._snapshots.orphans = True
             self._ports.is_back(name)
             syncer.shard_back(own)
