@@ -1,6 +1,6 @@
 """Measure which islands are quarantined for the direction of their contributions.
 
-    python -m tests.directions [--clean N] [--steps T] [--preset byte-tiny]
+    python -m tests.directions [--clean N] [--steps T] [--preset byte-tiny] [--pairs N]
 
 Islands train in lock-step, with real training and the real measure and bound, but without Ray and
 without a wire. The script first does N clean runs, every second one with skewed data: each island
@@ -39,6 +39,8 @@ from islands.adopt import AdoptRule, FragmentPort
 from islands.inner import Inner
 
 ISLANDS, FROM = 4, 50
+MOST_MERGES, MOST_PERCENT = 20, 2.0
+"""Merges within which a flipped sign must be noticed, and its largest effect on the final loss."""
 KINDS = (None, encodings.__file__, unittest.__file__, email.__file__)
 """Sources of skewed data, one for each island: the whole standard library, tables, tests, mail."""
 
@@ -154,9 +156,14 @@ def main() -> int:
     parser.add_argument("--clean", type=int, default=20)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--preset", default="byte-tiny")
+    parser.add_argument(
+        "--pairs", type=int, default=0, help="seeds with and without a flipped sign"
+    )
     arguments = parser.parse_args()
     failed = 0
     first = random.randrange(10**6)
+    if arguments.pairs:
+        return pairs(arguments, first)
     for number in range(arguments.clean):
         seed, skewed = first + number, number % 2 == 1
         seen = play(
@@ -181,6 +188,27 @@ def main() -> int:
             f"{what} from step {FROM}, seed {first}: refused by the gate {at.get(bad, 'never')}, "
             f"quarantined {then.get(bad, 'never')}; others noticed: {sorted(others) or 'nobody'}; "
             f"loss {seen.loss:.4f}",
+            flush=True,
+        )
+    return 1 if failed else 0
+
+
+def pairs(arguments: argparse.Namespace, first: int) -> int:
+    """Compare runs with and without a flipped sign; return 1 if one of them exceeds a limit."""
+    failed = 0
+    for seed in range(first, first + arguments.pairs):
+        config = a_config(arguments, seed)
+        clean = play(config, [None] * ISLANDS, None, seed)
+        flipped = play(config, [None] * ISLANDS, FAULTS["sign flipped"], seed)
+        bad = Island(f"i{ISLANDS - 1}")
+        step = flipped.quarantined.get(bad)
+        schedule, until = schedule_of(config), step or config.run.steps
+        merges = sum(len(schedule.due(after=t - 1, upto=t)) for t in range(FROM, until + 1))
+        more = 100 * (flipped.loss / clean.loss - 1)
+        failed += step is None or merges > MOST_MERGES or more > MOST_PERCENT
+        print(
+            f"seed {seed}: quarantined after {merges if step else 'no number of'} merges, "
+            f"loss {flipped.loss:.4f}, without the fault {clean.loss:.4f}: {more:+.2f} %",
             flush=True,
         )
     return 1 if failed else 0
