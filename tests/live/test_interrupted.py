@@ -59,7 +59,7 @@ def test_ctrl_c_keeps_and_reports_finished_cells_of_a_study() -> None:
         done = finish(process)
         assert done.code == 130, done.err
         assert "Traceback" not in done.err
-        assert "1 of 3 cells are there" in done.err
+        assert "1 of 3 cells are trained" in done.err
         rows: dict[str, Any] = {row["arm"]: row for row in done.json["rows"]}
         assert {arm: row["missing"] for arm, row in rows.items()} == {
             "short": [], "endless": [0], "waiting": [0]

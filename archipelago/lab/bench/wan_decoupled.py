@@ -63,6 +63,7 @@ def config_of(plan: DecoupledPlan) -> Config:
         "run": {"steps": FOREVER},
         "task": {"preset": "byte-tiny"},  # never built: the learners are stubs
         "sync": {
+            "quorum": count,  # no merge before all have joined, which takes a while on a thin link
             "every": plan.every,
             "fragments": plan.every,
             "wire_up": plan.wire,
