@@ -15,23 +15,25 @@ from archipelago.cli.options import Json
 
 def wan(
     full: Annotated[bool, typer.Option("--full", help="Also other links; an hour.")] = False,
+    quorum: Annotated[int, typer.Option(min=1, max=4, help="K of decoupled training.")] = 4,
     quick: Annotated[bool, typer.Option("--quick", help="A small model; four minutes.")] = False,
     as_json: Json = False,
 ) -> None:
     """Measure merged tokens per second over four regions with thin, long links; needs root.
 
     The point stands for 12 billion parameters, 2 Gbit/s and steps of 5 s: a link of 0.2 Gbit/s and
-    80 ms, 48 million parameters, steps of 0.2 s. A step is idle time.
+    80 ms, 48 million parameters, steps of 0.2 s. A step is idle time. With a quorum below 4, merges
+    begin while regions are still joining.
 
     Example: archipelago bench wan --json
     """
     from archipelago.lab.bench import wan as bench_wan
 
     console = Console(file=sys.stderr if as_json else sys.stdout)
-    main = bench_wan.MAIN
+    main, small = (replace(each, quorum=quorum) for each in (bench_wan.MAIN, bench_wan.QUICK))
     if quick:
         figures = bench_wan.wan(
-            [bench_wan.QUICK],
+            [small],
             methods=["data-parallel", "decoupled"],
             choices=bench_wan.QUICK_CHOICES,
             periods=5,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -57,23 +58,27 @@ def up(
     network = Network.planned(name, prefix, names, gbit, rtt_ms, tuned=tuned)
     console = Console()
     size = nodes.NodeSize(cpus, store_mb) if ray else None
-    rig.up(network, console.print, size=size, force=force)
-    head = network.address(0)
-    if ray:
-        console.print(
-            f"Ray: address {head}:{nodes.PORT}, job server http://{head}:{nodes.JOBS_PORT}\n"
-            f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={nodes.token_file(network)}\n"
-            f"archipelago submit CONFIG.toml --address http://{head}:{nodes.JOBS_PORT}",
-            soft_wrap=True,
-            highlight=False,
-        )
+
+    def say(text: str) -> None:
+        console.print(text, soft_wrap=True, highlight=False)
+
+    def say_how_to_submit() -> None:
+        head = network.address(0)
+        if ray:
+            say(
+                f"Ray: address {head}:{nodes.PORT}, job server http://{head}:{nodes.JOBS_PORT}\n"
+                f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={nodes.token_file(network)}\n"
+                f"archipelago submit CONFIG.toml --address http://{head}:{nodes.JOBS_PORT}"
+            )
+
     if detach:
+        rig.up(network, say, size=size, force=force)
+        say_how_to_submit()
         return
-    console.print("up; Ctrl-C takes it down")
-    try:
-        signal.sigwait({signal.SIGINT, signal.SIGTERM})
-    finally:
-        rig.down(name)
+    with suppress(KeyboardInterrupt), rig.running(network, say, size=size, force=force):
+        say_how_to_submit()
+        say("up; Ctrl-C takes it down")
+        signal.pause()
 
 
 @wan.command()

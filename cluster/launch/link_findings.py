@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cluster.launch.wan_settings import CONNECTIONS, settings_for
+from cluster.launch.wan_settings import CONNECTIONS
 
 LONG_RTT_MS = 10.0
 """The round-trip time from which windows and connections matter."""
@@ -104,15 +104,14 @@ def _of_link(link: LinkMeasured) -> list[Finding]:
         ]
     found = list[Finding]()
     if link.rtt_ms >= LONG_RTT_MS and link.gbit_s >= WINDOW_SHARE * link.window_gbit_s:
-        wanted = {each.name: each.value for each in settings_for(1.0, link.rtt_ms).sysctl}
         found.append(
             Finding(
                 where,
                 f"{link.gbit_s:.2f} Gbit/s at a round trip of {link.rtt_ms:.0f} ms: the socket "
                 f"windows allow {link.window_gbit_s:.2f}",
                 Severity.WARNING,
-                f"net.ipv4.tcp_rmem = {wanted['net.ipv4.tcp_rmem']} for each Gbit/s; "
-                f"`archipelago wan settings --gbit LINK --rtt-ms {link.rtt_ms:.0f}` has all",
+                "raise net.ipv4.tcp_rmem and net.ipv4.tcp_wmem on both nodes; `archipelago wan "
+                f"settings --gbit BANDWIDTH --rtt-ms {link.rtt_ms:.0f}` prints the values",
             )
         )
     timeout_ms = int(

@@ -19,7 +19,7 @@ from cluster.actors.call_errors import answer
 from cluster.actors.start import NODE_ID
 from cluster.launch.connect import connect
 from cluster.launch.link_findings import LinkMeasured, NodeFacts
-from coordinator.errors import UserMistake
+from coordinator.errors import RunFailed, UserMistake
 
 NAMESPACE = "archipelago-doctor"
 REGION = "region"
@@ -88,7 +88,8 @@ def measured(address: str, nbytes: int, say: Callable[[str], None]) -> list[Link
 
     Syncer and shards are near the head, so these are the links that a run uses.
 
-    Errors: `UserMistake` if the cluster cannot be reached, or has one node only.
+    Errors: `UserMistake` if the cluster cannot be reached, or has one node only; `RunFailed` if a
+    node does not answer.
     """
     connect(address, NAMESPACE)
     try:
@@ -97,9 +98,11 @@ def measured(address: str, nbytes: int, say: Callable[[str], None]) -> list[Link
         others = [node for node in nodes if node not in heads]
         if not heads or not others:
             raise UserMistake(f"{address} has {len(nodes)} nodes; a link needs two")
-        probes = {node["NodeID"]: _probe(node) for node in (*heads[:1], *others)}
-        facts = {key: answer(probe.facts.remote(_name(node)), START_S)
-                 for node in nodes if (probe := probes.get(key := node["NodeID"]))}  # fmt: skip
+        measured_nodes = (*heads[:1], *others)
+        probes = {node["NodeID"]: _probe(node) for node in measured_nodes}
+        facts = {
+            node["NodeID"]: _facts(probes[node["NodeID"]], _name(node)) for node in measured_nodes
+        }
         found = list[LinkMeasured]()
         for other in others:
             for source, target in ((other, heads[0]), (heads[0], other)):
@@ -112,6 +115,20 @@ def measured(address: str, nbytes: int, say: Callable[[str], None]) -> list[Link
         return found
     finally:
         ray.shutdown()
+
+
+def _facts(probe: Any, name: str) -> NodeFacts:
+    """Return the settings of a node.
+
+    Errors: `RunFailed` if its probe does not start.
+    """
+    try:
+        return answer(probe.facts.remote(name), START_S)
+    except RayError as error:
+        raise RunFailed(
+            f"{name} does not answer within {START_S:.0f} s: {_first_line(error)}; is it still up, "
+            "and are its ports open in both directions (docs/howto/wan.md, step 2)?"
+        ) from error
 
 
 def _probe(node: dict[str, Any]) -> Any:
@@ -135,8 +152,8 @@ def _link(
     """Measure one link in one direction."""
     sender, receiver = probes[source["NodeID"]], probes[target["NodeID"]]
     ends = facts[source["NodeID"]], facts[target["NodeID"]]
-    port = answer(sender.port.remote(), START_S)
     try:
+        port = answer(sender.port.remote(), START_S)
         address = source["NodeManagerAddress"]
         rtt_ms = answer(receiver.round_trip_ms.remote(address, port), 2 * START_S)
     except (RayError, OSError) as error:

@@ -254,18 +254,21 @@ def test_explains_why_no_plan_is_possible(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "points"),
     [
-        tables(chips=256),
-        tables(chips=512, groups={"mtbi_years": 900.0}),
-        tables(chips=4096, batch_tokens=1e5),
-        tables(chips=4096, step_s=600.0),
-        tables(groups={"learners": 4}),
-        {**tables(), "recovery": {"weibull_shape": 0.5, "returns": "exponentiated-weibull"}},
+        (tables(chips=256), 1.0),
+        (tables(chips=512, groups={"mtbi_years": 900.0}), 1.0),
+        (tables(chips=4096, batch_tokens=1e5), 1.0),
+        (tables(chips=4096, step_s=600.0), 1.2),  # chips layer: one without slices waits a step
+        (tables(groups={"learners": 4}), 1.0),
+        ({**tables(), "recovery": {"weibull_shape": 0.5, "returns": "exponentiated-weibull"}}, 1.0),
     ],
     ids=["one slice", "hardly a failure", "short steps", "long steps", "learners given", "bursts"],
 )
-def test_plans_unusual_clusters(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_unusual_clusters(
+    given: dict[str, Any], points: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both layers predict the same goodput, to this many percentage points."""
     monkeypatch.setattr(plan_replay, "REPLAY_EVENTS", 1500)
     monkeypatch.setattr(plan, "PLANNED", SimulationEffort(2, 1000))
     monkeypatch.setattr(plan_reasons, "QUICK", SimulationEffort(1, 200))
@@ -273,8 +276,8 @@ def test_plans_unusual_clusters(given: dict[str, Any], monkeypatch: pytest.Monke
     said = made.as_json()
     assert 0 < made.best.goodput <= 1
     assert said["hours"] == pytest.approx(made.best.hours)
-    for replay in made.replays:  # a learner without slices waits for a step in the chips layer only
-        assert replay.rounds_goodput == pytest.approx(replay.chips_goodput, abs=1.2)
+    for replay in made.replays:
+        assert replay.rounds_goodput == pytest.approx(replay.chips_goodput, abs=points)
 
 
 def test_refuses_a_run_configuration_as_cluster_file(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from archipelago.cli.main import app
-from archipelago.lab.wan import kernel
+from archipelago.lab.wan import kernel, rig
 from archipelago.lab.wan.delay import HEADER_BYTES, Delays, HeldPackets
 from archipelago.lab.wan.network import FILE, Network, Region, parsed, read
 from cluster.launch.wan_settings import settings_for
@@ -58,6 +58,8 @@ def test_description_survives_its_file(made: Made) -> None:
 def test_unknown_networks_and_regions_are_named(made: Made) -> None:
     with pytest.raises(UserMistake, match="no network named other is up; up: net"):
         read("other", made.folder)
+    with pytest.raises(UserMistake, match=r"--name \.\.: a name has 1 to 8 of a-z and 0-9"):
+        read("..", made.folder)
     with pytest.raises(UserMistake, match="net has no region mars; it has eu, us, asia, au"):
         made.network.region("mars")
 
@@ -131,7 +133,7 @@ def test_token_bucket_holds_a_large_packet_and_its_queue_a_round_trip() -> None:
 
 def test_latency_comes_from_netem_where_the_kernel_has_it() -> None:
     commands = kernel.qdiscs(Region("eu", 0, 0.2, 80.0, jitter_ms=4.0), "wan0", netem=True)
-    assert commands[1][-3:] == ["delay", "20ms", "2ms"]
+    assert commands[1][-3:] == ["delay", "21ms", "1ms"]
     assert commands[2][5:8] == ["parent", "1:", "tbf"]
     assert kernel.qdiscs(Region("eu", 0, 0.0, 0.0), "wan0", netem=True) == [commands[0]]
 
@@ -170,3 +172,10 @@ def test_root_and_tools_are_needed() -> None:
         kernel.need_root(user=1000, path="")
     assert "run it as root" in str(found.value)
     assert "ip, tc, sysctl not found" in str(found.value)
+
+
+@pytest.mark.parametrize("name", ["..", "../../tmp", "", "UPPER", "-x"])
+def test_down_refuses_what_is_no_name(name: str) -> None:
+    """A name becomes a part of a path that is deleted."""
+    with pytest.raises(UserMistake, match="a name has 1 to 8"):
+        rig.down(name)

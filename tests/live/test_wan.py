@@ -47,13 +47,10 @@ def own_name() -> str:
 def two_regions() -> Generator[Network]:
     network = Network.planned(own_name(), "10.79", ["eu", "us"], GBIT, RTT_MS)
     said = list[str]()
-    rig.up(network, said.append, size=None, force=True)  # a busy machine may forward little
-    try:
+    with rig.running(network, said.append, size=None, force=True):  # it may forward little here
         assert "its ceiling here is" in said[0]
         yield network
-    finally:
-        rig.down(network.name)
-        assert left_of(network.name) == []
+    assert left_of(network.name) == []
 
 
 def left_of(name: str) -> list[str]:
@@ -99,7 +96,9 @@ def test_links_have_their_bandwidth_and_latency_and_can_be_changed_and_cut() -> 
             rig.change(name, ["mars"], cut=True)
 
 
-def test_down_removes_what_a_killed_command_has_left() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_a_command_that_was_ended(number: signal.Signals) -> None:
+    """Ctrl-C and SIGTERM clean up; after SIGKILL `down` does."""
     name = own_name()
     command = ["wan", "up", "--name", name, "--prefix", "10.80", "--regions", "2", "--no-ray"]
     process = subprocess.Popen(
@@ -112,8 +111,12 @@ def test_down_removes_what_a_killed_command_has_left() -> None:
     for line in process.stdout:
         if line.startswith("up;"):
             break
-    os.kill(process.pid, signal.SIGKILL)
+    os.kill(process.pid, number)
     process.communicate()
+    if number != signal.SIGKILL:
+        assert process.returncode == (0 if number == signal.SIGINT else 128 + number)
+        assert left_of(name) == []
+        return
     assert len(left_of(name)) > 4
     done = subprocess.run(
         [sys.executable, "-m", "archipelago", "wan", "down", "--name", name],
@@ -122,7 +125,7 @@ def test_down_removes_what_a_killed_command_has_left() -> None:
         text=True,
         check=True,
     )
-    assert done.stdout.startswith("removed: 1 processes")
+    assert done.stdout.startswith("removed: 1 process,")
     assert left_of(name) == []
 
 

@@ -43,7 +43,6 @@ through an actor of its own (`stub_actor`, `baseline_actor`).
     accelerator_figures   rows, gaps, and the number of steps there is time for
     wan                   methods over thin, long links between regions on this machine
     wan_decoupled         the decoupled side: a real syncer and shards, paced stand-ins
-    wan_transfer          objects through Ray between two regions, beside plain TCP
     wan_ring              the other methods: a ring all-reduce over plain TCP
     goals                 the targets of the figures, and whether they are reached
     stats                 medians with their intervals, and the demo's configuration

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from archipelago.lab.bench.wan_decoupled import ANSWER, DecoupledPlan
+from archipelago.lab.bench.wan_decoupled import BATCH_TOKENS, DecoupledPlan
 from archipelago.lab.bench.wan_ring import RingPlan
 from archipelago.lab.wan import ceiling, kernel, nodes, rig
 from archipelago.lab.wan.network import Network
@@ -54,6 +54,8 @@ class WanPoint:
     every: int = 24
     """H, and the number of fragments of decoupled training."""
     wire: str = "int4"
+    quorum: int = len(REGIONS)
+    """K of decoupled training; below the number of regions, merges begin while some still join."""
 
     @property
     def scaled(self) -> float:
@@ -86,16 +88,13 @@ def wan(
         network = Network.planned(NAME, PREFIX, REGIONS, point.gbit, point.rtt_ms)
         needs_ray = "decoupled" in methods
         size = nodes.NodeSize(cpus=2.0, store_mb=STORE_MB) if needs_ray else None
-        rig.up(network, say, size=size)
-        try:
+        with rig.running(network, say, size=size):
             if needs_ray and point == points[-1]:
                 figures |= _transfer(network, say)
             for method in methods:
                 row = _row(network, point, method, choices, periods)
                 say(_line(row))
                 rows.append(row)
-        finally:
-            rig.down(network.name)
     last = {row["method"]: row for row in rows[-len(methods) :]}
     if {"decoupled", "data-parallel"} <= last.keys():
         decoupled, parallel = last["decoupled"], last["data-parallel"]
@@ -143,6 +142,7 @@ def _decoupled(network: Network, point: WanPoint, periods: int) -> dict[str, Any
         parameters=point.parameters,
         every=point.every,
         wire=point.wire,
+        quorum=point.quorum,
         step_s=point.step_s,
         warm_s=WARM_PERIODS * period_s,
         for_s=periods * period_s,
@@ -167,18 +167,21 @@ def _driver(network: Network, module: str, *arguments: str, within_s: float) -> 
             check=False,
         )
         errors.seek(0)
-        lines = [line for line in done.stdout.splitlines() if line.startswith(ANSWER)]
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
         if not lines:
             raise RunFailed(f"{module} failed: {errors.read()[-2000:]}")
-    figures: dict[str, Any] = json.loads(lines[0].removeprefix(ANSWER))
+    figures: dict[str, Any] = json.loads(lines[-1])
     return figures
 
 
 def _transfer(network: Network, say: Callable[[str], None]) -> dict[str, float]:
     """Return the rate of objects through Ray, as a share of plain TCP's over the same link."""
-    module, address = "archipelago.lab.bench.wan_transfer", f"{network.address(0)}:{nodes.PORT}"
     tcp = statistics.median(ceiling.measure(network) for _ in range(TCP_REPEATS))
-    rates = _driver(network, module, address, network.regions[1].name, within_s=0.0)["gbit_s"]
+    address = f"{network.address(0)}:{nodes.PORT}"
+    words = ("doctor", "--links", "--json", "--address", address)
+    links = _driver(network, "archipelago", *words, within_s=0.0)["links"]
+    hub = network.regions[0].name
+    rates = [link["gbit_s"] for link in links if link["to"].startswith(hub)]
     fractions = [rate / tcp for rate in rates]
     say(f"objects of 100 MiB: {fractions} of the {tcp:.3f} Gbit/s of plain TCP")
     return {
@@ -219,7 +222,7 @@ def _best_ring(
     )
     plan = plan_of(method, point, *choice)
     size = len(REGIONS)
-    tokens = size * _tokens()
+    tokens = size * BATCH_TOKENS
     bytes_step = 2 * (size - 1) / size * plan.nbytes / plan.every
     bytes_s = max(point.step_s, bytes_step * 8 / (point.gbit * 1e9)) if point.gbit else point.step_s
     if plan.overlap < 0 and point.gbit:
@@ -232,16 +235,8 @@ def _best_ring(
         "link_fraction": bytes_s / seconds,
         "streams": choice[0],
         "buckets": choice[1],
-        "bytes_per_token": bytes_step / _tokens(),
+        "bytes_per_token": bytes_step / BATCH_TOKENS,
     }
-
-
-def _tokens() -> int:
-    """Return the tokens of one step of one island; the same for all methods."""
-    from archipelago.lab.bench.wan_decoupled import config_of
-
-    config = config_of(DecoupledPlan("", REGIONS, 1024, 1, "int4", 1.0, 0.0, 0.0))
-    return config.islands[0].batch_size * config.data.window
 
 
 def _ring(network: Network, plan: RingPlan) -> dict[str, Any]:

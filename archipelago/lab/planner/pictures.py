@@ -76,7 +76,7 @@ def _figure(mode: str, path: Path) -> Generator[Figure]:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UserMistake(
-            "pictures need matplotlib, an optional extra: pip install 'archipelago-diloco[lab]'"
+            "pictures need matplotlib, an optional extra: pip install matplotlib"
         ) from error
     colour, faint_colour = INK[mode], FAINT[mode]
     colours = dict.fromkeys(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -69,8 +70,9 @@ def inside(namespace: str, *command: str) -> list[str]:
 def namespaces(name: str) -> list[str]:
     """Return the namespaces of a network, also of one whose process was killed."""
     listed = run("ip", "netns", "list").split("\n")
-    own = (f"{name}-wan", f"{name}-r")
-    return [each.split()[0] for each in listed if each.startswith(own)]
+    own = re.compile(rf"{name}-(wan|r\d+)")
+    names = [each.split()[0] for each in listed if each]
+    return [each for each in names if own.fullmatch(each)]
 
 
 def has_netem(namespace: str) -> bool:
@@ -160,9 +162,10 @@ def qdiscs(region: Region, device: str, *, netem: bool) -> list[list[str]]:
     commands = [[*start, "del", "dev", device, "root"]]
     place = ["root"]
     if netem and region.rtt_ms:
-        delay = [f"{1000 * region.delay_s:g}ms"]
+        spread_ms = region.jitter_ms / 4  # both ends of a way: from 0 to `jitter_ms` in all
+        delay = [f"{1000 * region.delay_s + spread_ms:g}ms"]
         if region.jitter_ms:
-            delay.append(f"{region.jitter_ms / 2:g}ms")
+            delay.append(f"{spread_ms:g}ms")
         queue = ["netem", "limit", "100000", "delay", *delay]
         commands.append([*start, "add", "dev", device, "root", "handle", "1:", *queue])
         place = ["parent", "1:"]
@@ -225,7 +228,6 @@ def counters(network: Network) -> dict[str, dict[str, int]]:
 def remove(name: str) -> list[str]:
     """Remove the namespaces of a network and all that is in them; return their names."""
     found = namespaces(name)
-    for each in found:
+    for each in found:  # the machine's own end of its link goes with the backbone
         run("ip", "netns", "delete", each)
-    done = subprocess.run(["ip", "link", "delete", f"{name}h"], capture_output=True, check=False)
-    return found if done.returncode else [*found, f"{name}h"]
+    return found

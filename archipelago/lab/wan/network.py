@@ -78,10 +78,8 @@ class Network:
         Errors: `UserMistake` with every problem.
         """
         problems = list[str]()
-        if not NAME.fullmatch(name):
-            problems.append(
-                f"--name {name}: a name has 1 to {LONGEST_NAME} of a-z and 0-9, a letter first"
-            )
+        if (wrong_name := problem_of_name(name)) is not None:
+            problems.append(wrong_name)
         if not re.fullmatch(r"\d{1,3}\.\d{1,3}", prefix):
             problems.append(f"--prefix {prefix}: two numbers are needed, such as 10.77")
         if not 2 <= len(regions) <= MOST_REGIONS:
@@ -149,11 +147,20 @@ class Network:
         write_json(folder / FILE, asdict(self))
 
 
+def problem_of_name(name: str) -> str | None:
+    """Return what is wrong with a name; None: it may be used in paths and names of devices."""
+    if NAME.fullmatch(name):
+        return None
+    return f"--name {name}: a name has 1 to {LONGEST_NAME} of a-z and 0-9, a letter first"
+
+
 def read(name: str, folder: Path = FOLDER) -> Network:
     """Return the network with this name; `folder` has one folder for each network.
 
-    Errors: `UserMistake` if none is up.
+    Errors: `UserMistake` if none is up, or that is no name.
     """
+    if (problem := problem_of_name(name)) is not None:
+        raise UserMistake(problem)
     try:
         return parsed((folder / name / FILE).read_text())
     except FileNotFoundError:

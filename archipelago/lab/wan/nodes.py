@@ -118,8 +118,12 @@ def bring_up(network: Network, region: Region, size: NodeSize) -> None:
             if STARTED in log.read_bytes()[place:]:
                 return
             time.sleep(0.2)
-        process.kill()
-        process.wait()
+        process.terminate()  # `ray start` ends what it has started
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
     raise RunFailed(
         f"Ray did not start in {region.name}, tried {ATTEMPTS} times:\n{_end_of_log(log)}"
     )

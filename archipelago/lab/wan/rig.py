@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from archipelago.lab.wan import ceiling, kernel, nodes
 from archipelago.lab.wan.delay import LOOK_S
-from archipelago.lab.wan.network import FOLDER, MARK, Network, Region, read
+from archipelago.lab.wan.network import FOLDER, MARK, Network, Region, problem_of_name, read
 from archipelago.lab.wan.nodes import NodeSize
 from coordinator.errors import RunFailed, UserMistake
 
 FORWARDER_S = 20.0
 """Seconds for the forwarder to start."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that end a command of people, of a service manager and of a lost terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +48,86 @@ def up(
     size: NodeSize | None,
     force: bool = False,
 ) -> Latency:
-    """Bring a network up; with a `size`, start a Ray cluster in it.
+    """Bring a network up that stays until `down`; with a `size`, start a Ray cluster in it.
 
-    If anything fails, all of it is taken down again.
+    If anything fails, or a signal ends the process meanwhile, all of it is taken down again.
 
     Errors: `UserMistake` if it is up already, cannot be made here, or its links together need more
     than half of the ceiling and `force` is not set; `RunFailed`.
     """
+    _claim(network)
+    with _signals_raise():
+        try:
+            return _made(network, say, size=size, force=force)
+        except BaseException:
+            _down_undisturbed(network.name)
+            raise
+
+
+@contextmanager
+def running(
+    network: Network,
+    say: Callable[[str], None],
+    *,
+    size: NodeSize | None,
+    force: bool = False,
+) -> Generator[Latency]:
+    """Bring a network up as `up` does, and take it down with the block, also on a signal."""
+    _claim(network)
+    with _signals_raise():
+        try:
+            yield _made(network, say, size=size, force=force)
+        finally:
+            _down_undisturbed(network.name)
+
+
+def _claim(network: Network) -> None:
+    """Create the network's folder, which only one process can.
+
+    Errors: `UserMistake` if the network is up.
+    """
     kernel.need_root()
-    if kernel.namespaces(network.name) or network.file.exists():
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    is_up = bool(kernel.namespaces(network.name))
+    try:
+        if not is_up:
+            network.folder.mkdir()
+    except FileExistsError:
+        is_up = True
+    if is_up:
         raise UserMistake(
             f"a network named {network.name} is up, or was left by a crash; "
             f"`archipelago wan down --name {network.name}` removes it"
         )
+
+
+@contextmanager
+def _signals_raise() -> Generator[None]:
+    """Let signals that end the process raise, so that `finally` clauses run."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+    before = {each: signal.signal(each, end) for each in SIGNALS}
     try:
-        return _made(network, say, size=size, force=force)
-    except BaseException:
-        down(network.name)
-        raise
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _down_undisturbed(name: str) -> None:
+    """Take a network down; a second signal does not interrupt that."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    down(name)
 
 
 def _made(
     network: Network, say: Callable[[str], None], *, size: NodeSize | None, force: bool
 ) -> Latency:
-    network.folder.mkdir(parents=True, exist_ok=True)
     network.write()
     kernel.make(network)
     netem = kernel.has_netem(network.backbone)
@@ -127,7 +190,26 @@ def change(
     Errors: `UserMistake`; `RunFailed`.
     """
     kernel.need_root()
-    network = read(name)
+    with _locked(read(name)):
+        return _changed(read(name), regions, gbit, rtt_ms, jitter_ms, cut)
+
+
+@contextmanager
+def _locked(network: Network) -> Generator[None]:
+    """Let one command at a time change a network."""
+    with (network.folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _changed(
+    network: Network,
+    regions: list[str],
+    gbit: float | None,
+    rtt_ms: float | None,
+    jitter_ms: float | None,
+    cut: bool | None,
+) -> Network:
     chosen = [network.region(each) for each in regions] or list(network.regions)
     wishes = {"gbit": gbit, "rtt_ms": rtt_ms, "jitter_ms": jitter_ms, "cut": cut}
     changes = {key: value for key, value in wishes.items() if value is not None}
@@ -157,9 +239,13 @@ def down(name: str) -> list[str]:
     """Take a network down: processes, namespaces, files; return a list of the removed parts.
 
     It also removes what a crash has left.
+
+    Errors: `UserMistake` if that is no name.
     """
+    if (problem := problem_of_name(name)) is not None:
+        raise UserMistake(problem)
     ended = nodes.end(name)
-    found = [f"{ended} processes"] if ended else []
+    found = [f"{ended} process{'es' if ended > 1 else ''}"] if ended else []
     found += kernel.remove(name)
     folder: Path = FOLDER / name
     if folder.exists():
