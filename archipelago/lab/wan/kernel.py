@@ -228,6 +228,9 @@ def counters(network: Network) -> dict[str, dict[str, int]]:
 def remove(name: str) -> list[str]:
     """Remove the namespaces of a network and all that is in them; return their names."""
     found = namespaces(name)
-    for each in found:  # the machine's own end of its link goes with the backbone
+    if found:  # the kernel deletes it with the backbone, too, but later
+        link = ["ip", "link", "delete", f"{name}h"]
+        subprocess.run(link, capture_output=True, check=False)
+    for each in found:
         run("ip", "netns", "delete", each)
     return found
