@@ -55,6 +55,7 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
         return state, ()  # a repeated message; its bytes are needed
     if (member := speaking(state.members, life)) is None:
         return state, (Discard(c, Fate.VOID, void(state, life).why),)
+    was_asked = state.fragments[p].asked.get(life.island) == life
     state = _answered(state, life, p)
     impossible = gate.Refusal(Fate.GATE, Cause.COUNTERS, "impossible counters")
     if not gate.well_formed(c):  # before it can pass for a repeated message
@@ -66,7 +67,12 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
         return refused(rule, state, member, c, refusal, now_s)
     accounts = ledger.trained(state.ledger, life, c.progress.tokens)
     if ledger.overlaps(accounts, life, p, (c.id.from_step, c.id.to_step)):
-        return state, (Discard(c, Fate.SUPERSEDED, f"{c.id} is accounted for already"),)
+        discard = Discard(c, Fate.SUPERSEDED, f"{c.id} is accounted for already")
+        has_no_more = was_asked and c.progress.steps >= member.progress.steps
+        if rule.edition < 2 or rule.overlap > 0 or not (has_no_more and _waits(state, member, p)):
+            return state, (discard,)
+        state, effects = _given_up(rule, state, life, f"{discard.why}, and it has no more")
+        return state, (discard, *effects)
     if not gate.plausible(c, uncovered=ledger.uncovered(accounts, life, p)):
         return refused(rule, state, member, c, impossible, now_s)
     fragment = state.fragments[p]
@@ -82,6 +88,7 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
         norms=fragment.norms,
         moments=fragment.moments,
         others=_others(rule, state, life.island),
+        own=life.island if rule.edition >= 2 else None,
     )
     if refusal is not None:
         state = replace(state, ledger=ledger.refuse(accounts, c, refusal.fate))
@@ -175,11 +182,20 @@ def missing(rule: Rule, state: State, event: Missing) -> Step:
     was_asked = fragment.asked.get(life.island) == life
     state = _answered(state, life, event.fragment)
     member = speaking(state.members, life)
-    steps_on = member is not None and member.status is Status.LIVE
-    needed = was_asked and is_open(fragment) and state.phase is Phase.RUNNING
-    if rule.overlap > 0 or not (event.lost and needed and steps_on):
+    waits = member is not None and _waits(state, member, event.fragment)
+    if rule.overlap > 0 or not (event.lost and was_asked and waits):
         return state, ()
-    why = f"nothing came of what it handed in: {event.why}"
+    return _given_up(rule, state, life, f"nothing came of what it handed in: {event.why}")
+
+
+def _waits(state: State, member: Member, p: Fragment) -> bool:
+    """Return whether an open round waits for this learner, which continues after it."""
+    steps_on = member.status is Status.LIVE and state.phase is Phase.RUNNING
+    return steps_on and is_open(state.fragments[p])
+
+
+def _given_up(rule: Rule, state: State, life: Life, why: str) -> Step:
+    """End a life that can hand in nothing and would block all others; it may join again."""
     return lose(rule, state, life, why), (Void(life, f"{why}, join again"),)
 
 

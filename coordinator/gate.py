@@ -41,12 +41,13 @@ def inspect(
     norms: Norms,
     moments: Norms,
     others: Set[Island] = frozenset(),
+    own: Island | None = None,
 ) -> Refusal | None:
     """Return None if the contribution may be merged onto `current`, else the refusal.
 
     `norms`: the fragment's norms of deltas. `moments`: those of first moments, each over one step,
-    since they do not grow with the steps that a delta spans. `others`: the islands whose norms it
-    is compared with.
+    since they do not grow with the steps that a delta spans. `others`, `own`: the islands whose
+    norms it is compared with (`norms.limit`).
     """
     c = contribution
     if c.fingerprint != fingerprint:
@@ -63,7 +64,7 @@ def inspect(
         return Refusal(Fate.STALE, Cause.STALE, why)
     if not math.isfinite(c.norm):
         return Refusal(Fate.GATE, Cause.NOT_FINITE, "numbers that are not finite")
-    if (most := limit(norms, c.spans_steps, others)) < c.norm:
+    if (most := limit(norms, c.spans_steps, others, own)) < c.norm:
         steps = f"{c.spans_steps} step{'s' * (c.spans_steps > 1)}"
         why = f"norm {c.norm:.3g} over {steps}, the limit is {most:.3g}"
         return Refusal(Fate.GATE, Cause.NORM, why)
@@ -71,7 +72,7 @@ def inspect(
         return None
     if not math.isfinite(c.moments_norm):
         return Refusal(Fate.GATE, Cause.NOT_FINITE, "first moments that are not finite")
-    if (most := limit(moments, 1, others)) < c.moments_norm:
+    if (most := limit(moments, 1, others, own)) < c.moments_norm:
         why = f"first moments of norm {c.moments_norm:.3g}, the limit is {most:.3g}"
         return Refusal(Fate.GATE, Cause.MOMENTS, why)
     return None

@@ -61,7 +61,12 @@ NONE = Norms()
 """The norms of a fragment that has merged nothing yet."""
 
 
-def limit(norms: Norms, steps: int, others: Set[Island] = frozenset()) -> float:
+def limit(
+    norms: Norms,
+    steps: int,
+    others: Set[Island] = frozenset(),
+    own: Island | None = None,
+) -> float:
     """Return the largest norm over `steps` that is in line with these.
 
     It is infinite if too few norms are known.
@@ -72,6 +77,11 @@ def limit(norms: Norms, steps: int, others: Set[Island] = frozenset()) -> float:
     `others`: the islands with which this one is compared. If enough of their norms are known, the
     median is that of their medians, so that no island's own norms move its limit. With two islands,
     each is compared with the other.
+
+    `own`: the island itself, from edition 2 on. An even number of others has no middle one: if half
+    of them are a thousand times too large, the limit is hundreds of times too large as well. Then
+    the island's own norms count as those of one more. The limit stays between those that the two
+    middle ones of the others alone would give.
     """
     known = [sample for sample in norms.recent if sample.norm > 0]
     if len(known) < NEEDED:
@@ -81,6 +91,8 @@ def limit(norms: Norms, steps: int, others: Set[Island] = frozenset()) -> float:
         return CHANGED_FACTOR * norms.former.norm * max(ratio, math.sqrt(ratio))
     other_samples = [sample for sample in known if sample.island in others]
     by_island = len(other_samples) >= OTHERS_NEEDED
+    if own is not None and len({sample.island for sample in other_samples}) % 2 == 0:
+        other_samples = [sample for sample in known if sample.island in {*others, own}]
     highest, spread = -math.inf, math.inf
     for power in (1.0, 0.5):
         samples = other_samples if by_island else known

@@ -28,11 +28,14 @@ from coordinator.protocol import (
 from coordinator.roster import Roster
 from coordinator.schedule import Schedule
 
-EDITION = 1
+EDITION = 2
 """The newest edition of the rules.
 
-Edition 0 accepts an island's reports of its own progress unchecked. A tape names the edition that
-answered its events, and a run keeps the edition that it began with.
+Edition 0 accepts an island's reports of its own progress unchecked; edition 1 does not. Edition 2
+compares an island's norms with its own, too, where the others cannot outvote one bad island, and
+ends a learner whose hand-in is accounted for already if all wait for it (overlap 0).
+
+A tape names the edition that answered its events, and a run keeps the edition that it began with.
 """
 
 

@@ -39,15 +39,15 @@ class Inbox(Mapping[Reference, Held[P]]):
         return sum(held.payload.nbytes for held in self._held.values())
 
     def receive(
-        self, hand_in: HandIn, payload: P, arithmetic: Arithmetic[P, Any, Any, Any]
+        self, hand_in: HandIn, payload: P, arithmetic: Arithmetic[P, Any, Any, Any], flaw: str = ""
     ) -> Contribution:
         """Measure a payload and hold it.
 
-        A payload that does not have the run's encoding is not held; the contribution then has the
-        reason in `flaw`, and its norm is not a number.
+        A payload that does not have the run's encoding is not held, nor is one with a known `flaw`;
+        the contribution then has the reason in `flaw`, and its norm is not a number.
         """
         p, lengths, moments = hand_in.id.fragment, [math.nan], None
-        reference, flaw = Reference(str(hand_in.id)), arithmetic.flaw(p, payload)
+        reference, flaw = Reference(str(hand_in.id)), flaw or arithmetic.flaw(p, payload)
         if not flaw:
             held = self._held[reference] = arithmetic.hold(p, payload)
             lengths, moments = held.norms, held.moments

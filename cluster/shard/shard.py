@@ -130,8 +130,8 @@ class Shard(Generic[P, D, W, S]):
 
         Errors: `NoModel`.
         """
-        self._fragment(hand_in.id.fragment)
-        return self.inbox.receive(hand_in, payload, self._arithmetic)
+        flaw = self._fragment(hand_in.id.fragment).cannot_count_from(hand_in.base)
+        return self.inbox.receive(hand_in, payload, self._arithmetic, flaw)
 
     def drop(self, reference: Reference) -> None:
         """Free a contribution that will not be merged; an unknown reference is a no-op."""

@@ -96,6 +96,17 @@ class ShardFragment(Generic[P, D, W, S]):
             )
         return Weighed(held, item.weight, base)
 
+    def cannot_count_from(self, base: Version) -> str:
+        """Return why a contribution cannot count from this version; empty if it can.
+
+        A base too old or too new is left to the gate, which has its own answers for it.
+        """
+        if self._retention.anchor is Anchor.BASE or base >= self.version or base in self.former:
+            return ""
+        if self.version.number - base.number > self._retention.max_staleness:
+            return ""
+        return f"it counts from {base}, which fragment {self._p} never had or no longer has"
+
     def _on_trial(self, order: Merge, inbox: Inbox[P]) -> list[Weighed[P, W]] | None:
         """Return the contributions to measure beside a merge; None if directions are not measured.
 

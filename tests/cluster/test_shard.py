@@ -178,6 +178,18 @@ def test_missing_base_is_an_error() -> None:
         story.merge({B: (0, numbers(9))})
 
 
+def test_contribution_from_a_version_that_never_was_is_flawed() -> None:
+    """One false word about a base once raised an error in the merge, which ended the run."""
+    story = Story(Anchor.CURRENT)
+    story.merge({A: (0, numbers(1))})
+    id_, progress = ContributionId(B, F0, 1, 2), Progress(2, 2, Lease(0))
+    for base, flaw in ((Version(0, 0), ""), (Version(-1, 1), "never had")):
+        said = HandIn(id_, base, 1, 1, LAYOUT.fingerprint, progress)
+        told = story.shard.receive(said, encode(Wire.F32, numbers(2))).flaw
+        assert (flaw in told) if flaw else not told
+    assert len(story.shard.inbox) == 1, "what is flawed is not held"
+
+
 def test_shard_holds_twelve_bytes_per_parameter_and_contributions_in_flight() -> None:
     """The shard also holds the last differences, however many versions there were."""
     size, wire, keep = LAYOUT.sizes[F0], Wire.INT8, 3

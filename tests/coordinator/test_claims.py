@@ -199,21 +199,40 @@ def test_weight_is_capped_at_four_times_the_share_of_steps() -> None:
     assert weigh((*others, loud), capped=False)[-1].weight > 0.999
 
 
+@pytest.mark.parametrize("edition", [1, 2])
 @pytest.mark.parametrize("islands", [2, 3, 4, 8])
-def test_stops_norm_drift_before_ten_times_the_norm_of_the_others(islands: int) -> None:
+def test_stops_norm_drift_before_ten_times_the_norm_of_the_others(
+    islands: int, edition: int
+) -> None:
     """Between two islands the drift was unbounded: half of the usual norms were its own."""
     names = [Island(f"i{n}") for n in range(islands)]
     drifting, known, norm = names[-1], NONE, 1.0
     for _ in range(600):
         for name in names:
             mine = norm if name == drifting else 1.0
-            if mine > limit(known, 4, frozenset(names) - {name}):
+            if mine > limit(known, 4, frozenset(names) - {name}, name if edition > 1 else None):
                 assert name == drifting
                 assert norm / 1.05 <= OUTLIER_FACTOR
                 return
             known = admit(known, mine, 4, name)
         norm *= 1.05
     raise AssertionError(f"it went on to {norm:.3g} times the usual norm")
+
+
+@pytest.mark.parametrize("away", ["loud", "own"])
+def test_one_loud_island_does_not_open_the_gate_for_another(away: str) -> None:
+    """The middle of two other islands lies between them, so half of them could move it (fuzz)."""
+    names = [Island(name) for name in ("loud", "other", "own")]
+    known = NONE
+    for _ in range(4):
+        for name in names:
+            known = admit(known, 1000.0 if name == "loud" else 1.0, 4, name)
+    others = frozenset(names) - {"own"}
+    assert limit(known, 4, others) > 1000.0, "edition 1"
+    assert limit(known, 4, others, Island("own")) == pytest.approx(OUTLIER_FACTOR)
+    fewer = [each for each in known.recent if each.island != away]
+    alone = limit(replace(known, recent=tuple(fewer)), 4, others, Island("own"))
+    assert (alone > 1000.0) == (away == "own"), "no third island decides"
 
 
 def test_keeps_norms_of_a_slow_island_beside_a_fast_one() -> None:

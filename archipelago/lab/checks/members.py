@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from archipelago.lab.checks.claims import believed
 from archipelago.lab.checks.facts import Violation
 from archipelago.lab.checks.history import ALMOST, SILENCE_S, JudgeMemory
 from coordinator.membership import SPEAKING, Member, Status
@@ -66,7 +67,11 @@ def _changes(memory: JudgeMemory, old: Member, new: Member, event: Event, now_s:
     is_lock_step = memory.rule.overlap == 0
     if isinstance(event, Missing) and event.life == old.life and event.lost and is_lock_step:
         return  # in lock-step all would wait for a lost hand-in
-    if now_s - min(old.heard_s, old.advanced_s) < SILENCE_S - ALMOST:
+    if now_s - min(old.heard_s, old.advanced_s) >= SILENCE_S - ALMOST:
+        return
+    if isinstance(event, Arrived) and event.contribution.id.life == old.life and is_lock_step:
+        believed(memory, old.life, new.why)  # its steps were on the account already
+    else:
         raise Violation("no learner is given up early", f"{new.life}: {new.why} at {now_s}")
 
 
