@@ -61,7 +61,7 @@ FRAGMENTS, SIDE, LEARNERS = 4, 1600, 3
 LAYOUT = cut([Leaf(f"w{p}", (SIDE, SIDE)) for p in range(FRAGMENTS)], FRAGMENTS)
 ALL = [Fragment(p) for p in range(FRAGMENTS)]
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-VERSIONS = 4
+VERSIONS = 16
 """The merges of each fragment: more than the number of differences that a shard keeps."""
 
 

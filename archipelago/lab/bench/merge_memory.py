@@ -33,7 +33,7 @@ from coordinator.protocol import (
     Version,
 )
 
-KEEP_DIFFERENCES = 4
+KEEP_DIFFERENCES = 16
 """The default of `sync.keep_differences`."""
 
 
