@@ -8,6 +8,7 @@ These modules are beside the layers:
     status    the status of a run, for people and dashboards
     view      the part of the syncer's state from which the fleet decides, and nothing else
     failures  errors and unusable messages of islands, classified by reason
+    transfers  the transfer of a contribution, timed without a common clock
     source    fingerprints of the running source, ours and the user's
     package_guard  finds other packages with our names before they are imported
     tasks     creation of asyncio tasks, and reporting of exceptions that are never awaited

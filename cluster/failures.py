@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
+from cluster.transfers import Upload
 from coordinator.errors import Malformed
 from coordinator.protocol import Life, Reached
 
@@ -72,12 +73,14 @@ Losses = Sequence[tuple[Life | None, Failure]]
 
 
 class Answered(NamedTuple):
-    """The results of earlier publications, returned when the next one is sent."""
+    """The results of earlier publications and requests, returned when the next version is sent."""
 
     failed: Losses = ()
     """Failures of islands to take a publication in since the last answer."""
     reached: Reached | None = None
     """The learners that the fragment's last publication has reached; None if there are none."""
+    uploads: Sequence[Upload] = ()
+    """Contributions that the shard has received since the last answer."""
 
 
 def raised(reason: Reason, error: BaseException) -> Failure:

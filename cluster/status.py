@@ -151,6 +151,35 @@ class EvaluationStatus(TypedDict):
     """Batches of the final evaluation in all; 0: it has not begun."""
 
 
+class LinkStatus(TypedDict):
+    """The status of one direction of the link between the shards and a region, or a group."""
+
+    link: str
+    """The region of the islands, or their group if they have none."""
+    direction: Literal["up", "down"]
+    """Up: contributions. Down: publications."""
+    bytes: int
+    """Bytes of all transfers."""
+    transfers: int
+    """The number of transfers."""
+    transfer_s: float
+    """Seconds of all transfers, summed."""
+    late: int
+    """Transfers that took longer than the overlap."""
+    bits_s: float | None
+    """The rate of recent transfers, in bit/s; a median. None: there was none."""
+    usual_bits_s: float | None
+    """The usual rate of the last hour, in bit/s; a median. None: not known yet."""
+    spread: float | None
+    """The median deviation from the usual rate over that rate; None: not known yet."""
+    queue_s: float
+    """The age of the oldest request that is not answered, or publication that is not received."""
+    slow: bool
+    """Whether the rate has been under half of the usual one for a minute."""
+    down: bool
+    """Whether nothing has come for a minute, and for far longer than usual."""
+
+
 class RunStatus(TypedDict):
     """The status of a run."""
 
@@ -200,5 +229,7 @@ class RunStatus(TypedDict):
     """The state of evaluations; None: no batch was evaluated yet."""
     asked: NotRequired[str | None]
     """The source of the request to stop, such as "Ctrl-C"; None: there was no request."""
+    links: NotRequired[list[LinkStatus]]
+    """The links of the run, each direction apart; empty before the first transfer."""
     alerts: NotRequired[list[str]]
     """Alerts of the fleet that need a person."""

@@ -559,8 +559,26 @@ MUTANTS = (
     Mutant(
         "a lost hand-in blocks waiting learners",
         CONTRIBUTIONS,
-        "if rule.overlap > 0 or not (event.lost and needed and steps_on):",
+        "if rule.overlap > 0 or not (event.lost and was_asked and waits):",
         "if True:",
+    ),
+    Mutant(
+        "a hand-in accounted for already blocks waiting learners",
+        CONTRIBUTIONS,
+        "if rule.edition < 2 or rule.overlap > 0 or not (has_no_more",
+        "if True or not (has_no_more",
+    ),
+    Mutant(
+        "an old duplicate ends a waiting learner",
+        CONTRIBUTIONS,
+        "has_no_more = was_asked and c.progress.steps >= member.progress.steps",
+        "has_no_more = was_asked",
+    ),
+    Mutant(
+        "one loud island of three opens the gate for another",
+        CONTRIBUTIONS,
+        "own=life.island if rule.edition >= 2 else None,",
+        "own=None,",
     ),
     Mutant(
         "whoever had nothing to hand in is over",
@@ -611,8 +629,8 @@ MUTANTS = (
     Mutant(
         "outliers are admitted",
         GATE,
-        "if (most := limit(norms, c.spans_steps, others)) < c.norm:",
-        "if (most := limit(Norms(), c.spans_steps, others)) < c.norm:",
+        "if (most := limit(norms, c.spans_steps, others, own)) < c.norm:",
+        "if (most := limit(Norms(), c.spans_steps, others, own)) < c.norm:",
     ),
     Mutant(
         "an outlier among two",

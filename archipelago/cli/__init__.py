@@ -24,6 +24,7 @@ the result; it decides nothing. A command imports Ray and JAX only when it needs
     doctor           doctor
     wan              the group of commands `wan`
     options          the application, and the options of several commands
+    link_lines       the troubles of links, as lines of text
     display          the display of a live run
     live_table       the live table of a run
     status_lines     the status and the events of a run, as lines of text

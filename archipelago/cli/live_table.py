@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
+from archipelago.cli import link_lines
 from archipelago.cli.formatting import GAP, WIDTH, amount, duration, number, sparkline
 from archipelago.cli.status_lines import (
     damage_of,
@@ -101,6 +102,7 @@ def _figures(status: RunStatus) -> RenderableType:
         lines.append(Text(f"not durable: {reason}", style="bold red"))
     if damage := damage_of(status):
         lines.append(Text(f"damaged when the run came back: {damage}", style="yellow"))
+    lines.extend(Text(trouble, style="yellow") for trouble in link_lines.troubles(status))
     return Group(*lines)
 
 

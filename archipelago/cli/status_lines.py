@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from archipelago.cli import link_lines
 from archipelago.cli.formatting import amount, duration, number
 from cluster.status import IslandStatus, PhaseName, RunStatus
 
@@ -32,6 +33,7 @@ def line(status: RunStatus) -> str:
         parts.append(judging)
     if absent := [f"{i['island']} {i['state']}" for i in status["islands"] if i["state"] != "live"]:
         parts.append(", ".join(absent))
+    parts.extend(link_lines.troubles(status))
     parts.extend(f"ALERT {alert}" for alert in status.get("alerts", ()))
     return "  ".join(parts)
 
@@ -64,6 +66,7 @@ def _of_the_run(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
         look_time, last_time = duration(evaluation["look_s"]), duration(evaluation["last_s"])
         yield f"an evaluation takes {look_time}, the final one {last_time}"
     yield from _of_the_alerts(before, after)
+    yield from link_lines.changes(before, after)
     old_reason, new_reason = why_not_durable(before), why_not_durable(after)
     if old_reason != new_reason:
         yield f"not durable: {new_reason}" if new_reason else "durable again"

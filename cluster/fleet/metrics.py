@@ -70,6 +70,15 @@ def _islands(key: str) -> Callable[[RunStatus], Iterator[MetricSample]]:
     return samples
 
 
+def _links(key: str) -> Callable[[RunStatus], Iterator[MetricSample]]:
+    def samples(status: RunStatus) -> Iterator[MetricSample]:
+        for link in status.get("links", ()):
+            if (value := link[key]) is not None:
+                yield (link["link"], link["direction"]), float(value)
+
+    return samples
+
+
 def _states(status: RunStatus) -> Iterator[MetricSample]:
     for island in status["islands"]:
         for state in get_args(IslandState):
@@ -86,6 +95,7 @@ def _by_reason(key: str, reasons: type[StrEnum]) -> Callable[[RunStatus], Iterat
 
 
 OF_ISLAND = ("group", "island")
+OF_LINK = ("link", "direction")
 METRICS = (
     Declared("heldout_loss_nats", Kind.GAUGE,
              "Held-out loss of the syncer's model per token, on a sample.",
@@ -176,4 +186,24 @@ METRICS = (
              _islands("cosine"), OF_ISLAND),
     Declared("island_restarts", Kind.COUNTER, "Lives after the first.", _islands("restarts"),
              OF_ISLAND),
+    Declared("link_bytes", Kind.COUNTER, "Bytes of contributions (up) and publications (down).",
+             _links("bytes"), OF_LINK),
+    Declared("link_transfers", Kind.COUNTER, "Contributions and publications received.",
+             _links("transfers"), OF_LINK),
+    Declared("link_transfer_seconds", Kind.COUNTER, "Time of all transfers, summed.",
+             _links("transfer_s"), OF_LINK),
+    Declared("link_late_transfers", Kind.COUNTER, "Transfers that took longer than the overlap.",
+             _links("late"), OF_LINK),
+    Declared("link_rate_bits_per_second", Kind.GAUGE, "Rate of recent transfers, a median.",
+             _links("bits_s"), OF_LINK),
+    Declared("link_usual_bits_per_second", Kind.GAUGE, "Rate of the last hour, a median.",
+             _links("usual_bits_s"), OF_LINK),
+    Declared("link_spread_ratio", Kind.GAUGE, "Median deviation from the usual rate, over it.",
+             _links("spread"), OF_LINK),
+    Declared("link_queue_seconds", Kind.GAUGE, "Age of the oldest request that is not answered, or "
+             "publication that is not received.", _links("queue_s"), OF_LINK),
+    Declared("link_slow", Kind.GAUGE, "1 while the rate is under half of the usual one.",
+             _links("slow"), OF_LINK),
+    Declared("link_down", Kind.GAUGE, "1 while nothing comes over the link.",
+             _links("down"), OF_LINK),
 )  # fmt: skip

@@ -15,6 +15,7 @@ other processes are reached over `Ports`, the tape over `Log`.
     journal          `notes.jsonl`: facts that a summary needs and no event carries
     measures         counters of events and vitals
     island_measures  how far each island has come, when it advanced, what it delivered
+    link_measures    transfers over each link, its usual rate, and what deviates from it
     merge_measures   rounds and merges: how long, how old, how large, in which direction
     counts           the counters, as data that outlives the process
     report           status, view and summary, computed from the counts

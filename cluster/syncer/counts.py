@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter
 
+from cluster.syncer.link_measures import LinkCounts
 from coordinator.protocol import (
     Island,
     Life,
@@ -146,6 +147,8 @@ class Counts:
     """Seconds of earlier spans that are no longer kept one by one."""
     damage: str = ""
     """Files of the run that could not be used at the last restart."""
+    links: dict[str, LinkCounts] = field(default_factory=dict[str, LinkCounts])
+    """Measurements of each link and direction, such as "eu up"."""
 
     def watched(self, island: Island) -> Watched:
         """Return the measurements of an island; begin some if it is not configured."""

@@ -183,7 +183,8 @@ class EffectRunner:
         self._syncer.feed(Stored(order.fragment, order.version, durable=outcome is True))
 
     async def _publish(self, order: Publish) -> None:
-        failed, reached = await self._ports.publish(order)
+        failed, reached, uploads = await self._ports.publish(order)
+        self._measures.received(self._syncer.state, uploads, self._now_s())
         for life, failure in failed:
             self._found(life, failure)
         if reached is not None:

@@ -14,7 +14,9 @@ from cluster.failures import Failure
 from cluster.status import CURVE_KEPT, RunStatus
 from cluster.syncer import island_measures, merge_measures
 from cluster.syncer.counts import COUNTS, Counts, Watched, fresh
+from cluster.syncer.link_measures import LinkWatch
 from cluster.syncer.report import status_of, summary_of, view_of
+from cluster.transfers import Upload
 from cluster.view import View
 from coordinator.codec import Wire
 from coordinator.errors import RunFailed
@@ -55,10 +57,15 @@ class Measures:
         *,
         now_s: float,
         wire_moments: Wire | None = None,
+        overlap: int = 1,
     ) -> None:
-        """Start at zero; `wire_moments` is the encoding of shared moments, None if not shared."""
+        """Start at zero.
+
+        `wire_moments`: the encoding of shared moments, None if not shared. `overlap`: inner steps
+        that a transfer may take.
+        """
         self._run, self._sizes, self._down = run, sizes, wire_down
-        self._moments = wire_moments
+        self._moments, self._links = wire_moments, LinkWatch(overlap)
         self._counts = fresh(islands, now_s)
 
     @property
@@ -83,6 +90,7 @@ class Measures:
         """Record an event of the rules, and the effects that followed."""
         if isinstance(event, Report) and not any(isinstance(effect, Void) for effect in effects):
             self.reported(event, now_s)
+        self._links.saw(self._counts.links, after, event, effects, now_s)
         if isinstance(event, Arrived):
             self._counts.up_bytes += event.contribution.bytes
             if not any(isinstance(effect, Discard) for effect in effects):
@@ -116,6 +124,7 @@ class Measures:
                 merge_measures.closed(self._counts, fragment, effect, now_s)
             if isinstance(effect, Publish):
                 bytes_ = self._published_bytes(before.fragments[effect.fragment], effect)
+                self._links.published(effect, bytes_, now_s)
                 self._counts.down_bytes += bytes_ * len(effect.to)
         if after.merges > before.merges:
             merge_measures.merged(self._counts, before, after, now_s)
@@ -131,6 +140,10 @@ class Measures:
             return self._down.bytes_of(size)
         shared = any(c.moments_norm is not None for c in round_.items)
         return self._down.bytes_of(size) + (self._moments.bytes_of(size) if shared else 0)
+
+    def received(self, state: State, uploads: Sequence[Upload], now_s: float) -> None:
+        """Count the transfers of contributions that a shard has received."""
+        self._links.uploads(self._counts.links, state, uploads, now_s)
 
     def heard(self, life: Life, vitals: Vitals) -> None:
         """Record the vitals of a report that was not void."""
@@ -217,7 +230,9 @@ class Measures:
 
     def status(self, rule: Rule, state: State, now_s: float) -> RunStatus:
         """Return the present status of the run."""
-        return status_of(self._run, self._sizes, self._counts, rule, state, now_s)
+        status = status_of(self._run, self._sizes, self._counts, rule, state, now_s)
+        status["links"] = [*self._links.rows(self._counts.links, state, now_s)]
+        return status
 
     def view(self, state: State) -> View:
         """Return the facts from which the fleet decides."""

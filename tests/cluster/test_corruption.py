@@ -18,6 +18,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from cluster.storage.folder import Folder
@@ -49,6 +50,12 @@ def fragments_in(run_dir: Path, harm: Harm | None = None) -> set[str]:
     trained = [each for each in files if "-g0-v00000000" not in each.name]
     mine = [each for each in trained if f"fragments/{each.name}" not in touched]
     return {hashlib.sha256(each.read_bytes()).hexdigest() for each in mine}
+
+
+def newest_segment(run_dir: Path) -> str:
+    """Return the name of the log's last segment, such as tape-1-000000000238.arrow."""
+    names = [each.name for each in run_dir.glob("tape-*.arrow")]
+    return max(names, key=lambda name: [*map(int, name[5:-6].split("-"))])
 
 
 class Case:
@@ -137,9 +144,30 @@ class Case:
             for name in {fragment_name(p, v) for v in passed} & {*harm.files}:
                 gone = harm.how == "deleted"
                 assert gone or name in again.damage, "what is passed over is named"
-        if costs:
+        loses_versions = any(v < self.end.fragments[p].version for p, v in again.found.items())
+        if loses_versions or (costs and not self.is_cut_between_records(harm)):
             assert again.damage or again.merges_lost, "the lost part is reported"
         return costs
+
+    def is_cut_between_records(self, harm: Harm) -> bool:
+        """Return whether the newest log segment ends where a record ends.
+
+        Such a log is that of a process which died before it wrote the rest, so nothing shows
+        that there was more. A copy of the damaged run's directory is not needed for this: the bytes
+        that are left are the first ones of the undamaged file.
+        """
+        (name, *others), kept = harm.files, harm.how.removeprefix("truncated to ")
+        if others or not kept.isdecimal() or name != newest_segment(self.run_dir):
+            return False
+        left = (self.run_dir / name).read_bytes()[: int(kept)]
+        messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(left))
+        try:
+            while True:
+                messages.read_next_message()
+        except StopIteration:
+            return True
+        except (OSError, pa.ArrowInvalid):
+            return False
 
     def may_be_refused(self, harm: Harm) -> bool:
         """Return whether this damage leaves too little to resume from; only the files decide."""

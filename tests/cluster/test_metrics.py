@@ -23,7 +23,7 @@ from cluster.fleet.exporter import Exporter
 from cluster.fleet.http_port import application
 from cluster.fleet.metrics import METRICS, PREFIX
 from cluster.launch.remote_status import status_at
-from cluster.status import Figures, IslandState, RunStatus
+from cluster.status import Figures, IslandState, LinkStatus, RunStatus
 from cluster.storage import runs
 from cluster.storage.files import json_text
 from cluster.storage.runs import TARGET, TOKEN
@@ -46,6 +46,13 @@ def a_full_status() -> Any:
         unsound_merges=1, trouble="",
         not_durable="", damage="", up_bytes=7, down_bytes=8, goodput=0.9, uptime=1.0,
     )  # fmt: skip
+    status["links"] = [
+        LinkStatus(
+            link="eu", direction=direction, bytes=9, transfers=3, transfer_s=1.5, late=1,
+            bits_s=8.0, usual_bits_s=16.0, spread=0.1, queue_s=2.0, slow=False, down=False,
+        )
+        for direction in ("up", "down")
+    ]  # fmt: skip
     return status
 
 
@@ -120,7 +127,7 @@ def expressions() -> list[str]:
     panels = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     variables = [v["query"]["query"] for v in board["templating"]["list"] if v["type"] == "query"]
     alerts = re.findall(r"expr: (.+)", (DASHBOARDS / "alerts.yml").read_text())
-    assert len(alerts) == 11
+    assert len(alerts) == 14
     return [*panels, *variables, *alerts]
 
 

@@ -27,6 +27,7 @@ from cluster.config.schema import Config
 from cluster.names import SYNCER, island_actor, seat_of
 from cluster.source import source_sha256
 from cluster.tasks import Tasks
+from cluster.transfers import Prepared
 from coordinator.codec import Payload, split
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat
@@ -36,7 +37,6 @@ from coordinator.protocol import (
     ContributionId,
     Fragment,
     Granted,
-    HandIn,
     Island,
     Join,
     Known,
@@ -176,11 +176,11 @@ class CrewActor:
 
     # --- as an island -----------------------------------------------------------------------------
 
-    async def hand_in(
-        self, life: Life, fragment: Fragment, known: Known
-    ) -> tuple[HandIn, Payload] | None:
+    async def hand_in(self, life: Life, fragment: Fragment, known: Known) -> Prepared:
         """Return the learner's hand-in; `known` is ignored, as a stub keeps no rounding errors."""
-        return await self._learners[life.island].hand_in(life, fragment)
+        began_s = time.monotonic()
+        contribution = await self._learners[life.island].hand_in(life, fragment)
+        return Prepared(contribution, time.monotonic() - began_s)
 
     async def offer(
         self, life: Life, publication: Publication, boxed: Sequence[Payload | ray.ObjectRef]

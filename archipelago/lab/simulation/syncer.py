@@ -11,6 +11,7 @@ from cluster.failures import Failure
 from cluster.syncer.measures import Measures
 from cluster.syncer.ports import Log, Ports
 from cluster.syncer.shell import Syncer
+from cluster.transfers import Upload
 from coordinator.protocol import Effect, Event, Life, Resume, Vitals
 from coordinator.state import State, initial
 
@@ -110,6 +111,9 @@ class JudgedMeasures(Measures):
 
     def heard(self, life: Life, vitals: Vitals) -> None:
         """Do nothing: no rule depends on measurements of learners."""
+
+    def received(self, state: State, uploads: Sequence[Upload], now_s: float) -> None:
+        """Do nothing: no rule depends on measurements of links."""
 
     def failed(self, life: Life | None, failure: Failure) -> None:
         """Do nothing: no rule depends on how often an island has failed."""

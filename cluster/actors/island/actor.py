@@ -17,10 +17,10 @@ from cluster.actors.learner_link import RayLink
 from cluster.actors.object_store.moment_pieces import MomentPieceRef
 from cluster.config.schema import Config
 from cluster.failures import Failure, Reason
-from cluster.hosts.first_part import FirstPart
 from cluster.names import Seat
 from cluster.source import user_sha256
 from cluster.tasks import watch_process
+from cluster.transfers import Prepared
 from cluster.workers.island_process import IslandProcess
 from coordinator.codec import Sent
 from coordinator.errors import Malformed
@@ -28,7 +28,6 @@ from coordinator.parts import Split
 from coordinator.protocol import (
     ContributionId,
     Fragment,
-    HandIn,
     Known,
     Life,
     Progress,
@@ -79,9 +78,7 @@ class IslandActor(BreakableIsland):
         return self.process.learner
 
     @its_own("asking", Reason.HAND_IN)
-    def hand_in(
-        self, life: Life, fragment: Fragment, known: Known
-    ) -> tuple[HandIn, Sent] | FirstPart | None:
+    def hand_in(self, life: Life, fragment: Fragment, known: Known) -> Prepared:
         """See `LearnerCalls.hand_in`."""
         return self._calls.hand_in(life, fragment, known)
 

@@ -7,6 +7,7 @@ none, the island has no life, and the answer is empty.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from cluster.actors.hosts.ray_gang import RayGang
 from cluster.actors.object_store.moment_pieces import Giving, MomentPieceRef, put_pieces
 from cluster.failures import Failure, Reason
 from cluster.hosts.first_part import FirstPart
+from cluster.transfers import Prepared
 from coordinator.codec import Sent
 from coordinator.parts import Split
 from coordinator.protocol import Fragment, HandIn, Known, Life, Publication
@@ -36,10 +38,15 @@ class LearnerCalls:
         self._giving = Giving()
         self.gang: RayGang | None = None
 
-    def hand_in(
+    def hand_in(self, life: Life, fragment: Fragment, known: Known) -> Prepared:
+        """Return this life's contribution to a fragment; with several hosts, the first's part."""
+        began_s = time.monotonic()
+        answer = self._contribution(life, fragment, known)
+        return Prepared(answer, time.monotonic() - began_s)
+
+    def _contribution(
         self, life: Life, fragment: Fragment, known: Known
     ) -> tuple[HandIn, Sent] | FirstPart | None:
-        """Return this life's contribution to a fragment; with several hosts, the first's part."""
         learner = self._learner()
         contribution = None if learner is None else learner.hand_in(life, fragment, known)
         if contribution is None or self.gang is None:

@@ -130,7 +130,7 @@ class ShardActor(Breakable):
         if published is not None:
             self._public.ranges.published(*published)
             reached = await self._offers.send(order, seats, *published)
-        return Answered(self._offers.failed(), reached)
+        return Answered(self._offers.failed(), reached, self._hand_ins.uploads())
 
     async def discard(self, order: Discard) -> None:
         """Free a contribution that will not be merged."""

@@ -87,6 +87,7 @@ class SyncerProcess:
             wire_down,
             now_s=now_s,
             wire_moments=wire_of_moments(config),
+            overlap=rule.overlap,
         )
         from_stored = await asyncio.to_thread(runs.asked_for_stored, self._depot, self._owner)
         comeback = await restore(

@@ -1,0 +1,222 @@
+"""Tests of the measures of links: rates, what is usual, slow and down links, and what waits."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from archipelago.cli.link_lines import changes, troubles
+from cluster.syncer.link_measures import (
+    DOWN_S,
+    INTERVAL_S,
+    KEPT,
+    KNOWN_INTERVALS,
+    SLOW_INTERVALS,
+    LinkCounts,
+    carried,
+    is_down,
+    is_slow,
+)
+from cluster.syncer.measures import Measures
+from cluster.transfers import Prepared, Upload, unpacked
+from coordinator.advance import advance
+from coordinator.codec import Wire
+from coordinator.frozen import replace
+from coordinator.protocol import (
+    Arrived,
+    Event,
+    Fragment,
+    Island,
+    Join,
+    Lease,
+    Merged,
+    Progress,
+    Publish,
+    Reached,
+    Region,
+    Report,
+    Stored,
+    Version,
+)
+from coordinator.state import State, initial
+from tests.cluster.test_progress import a_status
+from tests.coordinator.given import LAYOUT, contribution, life, rule
+
+BYTES, EVERY_S = 10_000_000, 5.0
+
+
+def fed(counts: LinkCounts, now_s: float, for_s: float, seconds: float) -> float:
+    """Count a transfer of `BYTES` every `EVERY_S` seconds, and return the time after them."""
+    for _ in range(int(for_s / EVERY_S)):
+        now_s += EVERY_S
+        carried(counts, BYTES, seconds, allowed_s=2.0, now_s=now_s)
+    return now_s
+
+
+def test_link_at_a_third_of_its_usual_rate_is_slow_within_two_minutes_and_not_at_once() -> None:
+    counts = LinkCounts()
+    now_s = fed(counts, 0.0, 600, seconds=1.0)
+    assert not is_slow(counts)
+    now_s = fed(counts, now_s, INTERVAL_S, seconds=3.0)
+    assert not is_slow(counts), "after a quarter of a minute"
+    now_s = fed(counts, now_s, 105, seconds=3.0)
+    assert is_slow(counts)
+    fed(counts, now_s, 60, seconds=1.0)
+    assert not is_slow(counts), "it is as usual again"
+
+
+@pytest.mark.parametrize(
+    ("usual_s", "later_s"),
+    [(1.0, 1.9), (0.02, 0.09), (1.0, 0.2)],
+    ids=["not under half", "too short to matter", "faster"],
+)
+def test_link_that_varies_a_little_is_not_slow(usual_s: float, later_s: float) -> None:
+    counts = LinkCounts()
+    now_s = fed(counts, 0.0, 600, usual_s)
+    fed(counts, now_s, 600, later_s)
+    assert not is_slow(counts)
+
+
+def test_new_link_is_not_slow_before_its_usual_rate_is_known() -> None:
+    counts = LinkCounts()
+    now_s = fed(counts, 0.0, KNOWN_INTERVALS * INTERVAL_S / 2, seconds=0.2)
+    fed(counts, now_s, SLOW_INTERVALS * INTERVAL_S, seconds=5.0)
+    assert not is_slow(counts)
+
+
+def test_counters_do_not_grow_with_the_run() -> None:
+    """A day of transfers, at random times and rates, keeps an hour of medians."""
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    rng, counts, now_s = random.Random(seed), LinkCounts(), 0.0
+    while now_s < 86_400:
+        now_s += rng.expovariate(1 / 3)
+        carried(counts, rng.randrange(1, BYTES), rng.uniform(0.0, 9.0), allowed_s=2.0, now_s=now_s)
+    assert len(counts.medians) == KEPT
+    assert len(counts.present) < 100
+    assert 0 < counts.late < counts.transfers
+
+
+def test_link_is_down_when_it_is_silent_for_far_longer_than_usual() -> None:
+    often, seldom = LinkCounts(), LinkCounts()
+    assert not is_down(often, 1e9), "nothing has come yet"
+    now_s = fed(often, 0.0, 600, seconds=1.0)
+    assert not is_down(often, now_s + DOWN_S - 1)
+    assert is_down(often, now_s + DOWN_S + 1)
+    for number in range(20):
+        carried(seldom, BYTES, 1.0, allowed_s=2.0, now_s=100.0 * number)
+    assert not is_down(seldom, 1900.0 + 4 * 100)
+    assert is_down(seldom, 1900.0 + 6 * 100)
+
+
+@pytest.mark.parametrize("own_s", [0.25, 0.0])
+def test_transfer_is_the_answer_without_the_islands_own_time(own_s: float) -> None:
+    answer, took_s = unpacked(Prepared("contribution", own_s), 1.0)
+    assert answer == "contribution"
+    assert took_s == pytest.approx(1.0 - own_s)
+    assert unpacked(Prepared("contribution", 2.0), 1.0) == ("contribution", 0.0)
+
+
+@pytest.mark.parametrize("own_s", [math.nan, -1.0, math.inf, "soon", None, 3])
+def test_impossible_time_of_an_island_is_not_counted(own_s: object) -> None:
+    assert unpacked(Prepared("contribution", own_s), 1.0) == ("contribution", None)  # type: ignore[arg-type]
+    assert unpacked(("facts", "bytes"), 1.0) == (("facts", "bytes"), None)
+
+
+A, B, F0 = Island("a"), Island("b"), Fragment(0)
+
+
+class RuleStory:
+    """Rules and measures side by side, for two islands in two regions."""
+
+    def __init__(self) -> None:
+        self.rule = replace(rule(), min_quorum=1, grace_s=0.0)
+        self.state: State = initial(self.rule)
+        self.measures = Measures("run", {A: "a", B: "b"}, [1000], Wire.F32, now_s=0.0, overlap=1)
+        for island, region in ((A, "eu"), (B, "us")):
+            self.happens(0.0, Join(island, "group", LAYOUT, Region(region)))
+        self.step(1.0, 4)
+
+    def happens(self, now_s: float, event: Event) -> list[object]:
+        before, (self.state, effects) = self.state, advance(self.rule, self.state, event, now_s)
+        self.measures.saw(before, event, self.state, effects, now_s)
+        return [*effects]
+
+    def step(self, now_s: float, steps: int) -> None:
+        """Report that both islands have done so many steps; each reads its region's first lease."""
+        for number, name in enumerate("ab"):
+            progress = Progress(steps, 100 * steps, Lease(0, steps))
+            self.happens(now_s, Report(life(name, number + 1), progress, 0.5))
+
+    def link(self, name: str, direction: str, now_s: float) -> dict[str, object]:
+        rows = self.measures.status(self.rule, self.state, now_s).get("links", [])
+        return next(dict(r) for r in rows if (r["link"], r["direction"]) == (name, direction))
+
+    def round(self, now_s: float, number: int) -> Publish:
+        """Step, let island a hand in, and publish; return the publication."""
+        self.step(now_s, 4 * number + 4)
+        facts = contribution(life("a", 1), span=(4 * number, 4 * number + 4))
+        self.happens(now_s, Arrived(facts))
+        version = Version(0, number + 1)
+        self.happens(now_s, Merged(F0, version, 1.0))
+        published = self.happens(now_s, Stored(F0, version, durable=True))
+        return next(each for each in published if isinstance(each, Publish))
+
+
+def test_links_are_those_of_regions_and_sum_what_was_sent() -> None:
+    story = RuleStory()
+    uploads = [Upload(life("a", 1), 1000, 2.0), Upload(life("b", 2), 500, 0.1)]
+    story.measures.received(story.state, uploads, 3.0)
+    eu = story.link("eu", "up", 3.0)
+    assert (eu["bytes"], eu["transfer_s"], eu["bits_s"]) == (1000, 2.0, 4000.0)
+    assert eu["late"] == 1, "longer than one step of 0.5 s"
+    assert story.link("us", "up", 3.0)["late"] == 0
+
+
+def test_requests_wait_until_they_are_answered() -> None:
+    story = RuleStory()
+    story.measures.received(story.state, [Upload(life("a", 1), 1, 1.0)], 1.0)
+    story.measures.received(story.state, [Upload(life("b", 2), 1, 1.0)], 1.0)
+    assert story.link("eu", "up", 5.0)["queue_s"] == pytest.approx(4.0)
+    story.round(6.0, 0)
+    assert story.link("eu", "up", 7.0)["queue_s"] == 0.0
+    assert story.link("us", "up", 7.0)["queue_s"] == pytest.approx(6.0), "asked at 1 s"
+
+
+def test_learners_that_lack_a_publication_are_behind_until_they_get_one() -> None:
+    story, sent = RuleStory(), Version(0, 0)
+    reached_by = {1: "ab", 2: "a", 3: "a", 4: "b"}
+    queues_s = dict[int, object]()
+    for number in range(5):
+        at_s = 5.0 * number + 5
+        order = story.round(at_s, number)
+        took_s = {"a": 0.4, "b": 0.8}
+        lives = [(life(name, 1 + "ab".index(name)), took_s[name])
+                 for name in reached_by.get(number, "")]  # fmt: skip
+        if number:
+            story.happens(at_s, Reached(F0, sent, tuple(lives)))
+            queues_s[number] = story.link("us", "down", at_s)["queue_s"]
+        sent = order.version
+    # v2 was sent at 10 s, and b had not received it when v3 was sent at 15 s
+    assert queues_s == {1: 0.0, 2: 5.0, 3: 10.0, 4: 0.0}
+    us = story.link("us", "down", 30.0)
+    assert us["transfer_s"] == pytest.approx(1.6)
+    assert us["bytes"] == 2 * Wire.F32.bytes_of(1000)
+    assert story.link("eu", "down", 30.0)["queue_s"] == 10.0, "of v4, sent at 20 s"
+
+
+def test_troubles_of_links_are_told_once_and_ended() -> None:
+    usual, slow = a_status(), a_status()
+    row = {
+        "link": "eu", "direction": "up", "bytes": 9, "transfers": 3, "transfer_s": 1.5, "late": 1,
+        "bits_s": 12e6, "usual_bits_s": 80e6, "spread": 0.1, "queue_s": 2.0, "slow": False,
+        "down": False,
+    }  # fmt: skip
+    usual["links"], slow["links"] = [row], [{**row, "slow": True}]
+    text = "the link of eu to the shards is slow: 12.0Mbit/s, usually 80.0Mbit/s"
+    assert [*changes(usual, slow)] == [text] == troubles(slow)
+    assert not [*changes(slow, slow)]
+    assert [*changes(slow, usual)] == ["the link of eu to the shards is as usual again"]
+    assert not troubles(usual)
