@@ -33,7 +33,8 @@ EDITION = 2
 
 Edition 0 accepts an island's reports of its own progress unchecked; edition 1 does not. Edition 2
 compares an island's norms with its own, too, where the others cannot outvote one bad island, and
-ends a learner whose hand-in is accounted for already if all wait for it (overlap 0).
+ends a learner whose hand-in is accounted for already if all wait for it (overlap 0), and needs
+fewer merges to notice that one of two islands points the wrong way if there are few fragments.
 
 A tape names the edition that answered its events, and a run keeps the edition that it began with.
 """

@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coordinator import ledger
-from coordinator.direction_gate import LIVE, RUN, Watch, against, apart, confirmed
+from coordinator.direction_gate import (
+    CLEAR,
+    LIVE,
+    RUN,
+    Watch,
+    against,
+    apart,
+    confirmed,
+    run_of_two,
+)
 from coordinator.frozen import replace
 from coordinator.lives import lose
 from coordinator.membership import Member, Status, live, speaking
@@ -35,9 +44,9 @@ def judge(
 ) -> Step:
     """Count the merges in a row in which each island pointed against the others.
 
-    After RUN such merges the island is quarantined, and then on trial until RUN contributions in a
-    row do not point against the others. A contribution on trial is measured and discarded. No
-    island is quarantined in these cases:
+    After RUN such merges (`run_of_two` for one of two islands) the island is quarantined, and then
+    on trial until RUN contributions in a row do not point against the others. A contribution on
+    trial is measured and discarded. No island is quarantined in these cases:
 
     - the rule's `watch` is not `Watch.QUARANTINE`
     - fewer than LIVE learners are live, unless the outer momentum confirms the direction
@@ -46,10 +55,15 @@ def judge(
     """
     participants, trial_cosines = cosines_of(items, trial, event)
     aligned = alignments_of(items, event)
-    verdicts = against(participants, trial_cosines, event.measured)
-    if rule.bounded and not verdicts and len(_trusted(state)) < LIVE:
+    verdicts, needed = against(participants, trial_cosines, event.measured), RUN
+    if rule.bounded and (not verdicts or rule.edition >= 2) and len(_trusted(state)) < LIVE:
         merged = frozenset(c.id.life.island for c in items)
-        verdicts = apart(merged, participants, trial_cosines, aligned, event.measured)
+        least = 0.0
+        if rule.edition >= 2 and len(merged) == 2:
+            needed = run_of_two(len(state.fragments))
+            least = CLEAR if needed < RUN else 0.0
+        of_two = apart(merged, participants, trial_cosines, aligned, event.measured, least)
+        verdicts = {**of_two, **verdicts}
     pairs = zip((*items, *trial), event.cosines, strict=False)
     lives = {c.id.life.island: c.id.life for c, cosine in pairs if cosine is not None}
     effects: tuple[Effect, ...] = ()
@@ -62,9 +76,9 @@ def judge(
         member = replace(member, against=member.against + 1 if low else 0)
         state = with_member(state, member)
         sure = rule.bounded and confirmed(island, aligned, event.measured)
-        if low and member.against >= RUN and _may_be_quarantined(rule, state, member, sure=sure):
+        if low and member.against >= needed and _may_be_quarantined(rule, state, member, sure=sure):
             cosine = participants[island]
-            why = f"{RUN} merges in a row it pointed against the others, cosine {cosine:.2f}"
+            why = f"{needed} merges in a row it pointed against the others, cosine {cosine:.2f}"
             state, void = _quarantine(rule, state, member, why)
             effects = (*effects, void)
     for contribution in trial:

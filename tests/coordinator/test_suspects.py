@@ -9,7 +9,7 @@ from coordinator.frozen import replace
 from coordinator.ledger import open_account
 from coordinator.membership import Member, Status
 from coordinator.protocol import Fragment, Island, Lease, Merged, Progress, Version
-from coordinator.state import initial, with_member
+from coordinator.state import EDITION, initial, with_member
 from coordinator.suspects import judge
 from tests.coordinator.given import contribution, life, rule
 
@@ -74,14 +74,20 @@ def test_no_quarantine_with_fewer_than_four_live_islands(islands: str, status: S
 
 
 def beside_the_momentum(
-    islands: str, cosine: float, aligned: tuple[float, ...], *, against: int = RUN - 1
+    islands: str,
+    cosine: float,
+    aligned: tuple[float, ...],
+    *,
+    against: int = RUN - 1,
+    fragments: int = RUN,
+    edition: int = EDITION,
 ) -> Member:
     """Return island c after a merge of these islands.
 
     `cosine` is c's direction to the others, and `aligned` holds each one's direction to the outer
     momentum.
     """
-    rules = rule()
+    rules = replace(rule(fragments=fragments, every=fragments), edition=edition)
     state = initial(rules)
     for island in islands:
         known = member(island, 1)
@@ -113,6 +119,29 @@ def test_outer_momentum_identifies_the_culprit_among_few_islands(
     islands: str, cosine: float, aligned: tuple[float, ...], status: Status
 ) -> None:
     assert beside_the_momentum(islands, cosine, aligned).status is status
+
+
+@pytest.mark.parametrize(
+    ("fragments", "against", "edition", "aligned", "status"),
+    [
+        (1, 0, 2, (0.6, -0.6), Status.QUARANTINED),
+        (3, 2, 2, (0.6, -0.6), Status.QUARANTINED),
+        (3, 1, 2, (0.6, -0.6), Status.LIVE),  # there are more proofs to come
+        (3, 2, 2, (0.6, -0.09), Status.LIVE),  # not clear enough for so few merges
+        (3, 2, 2, (0.09, -0.6), Status.LIVE),
+        (3, 2, 1, (0.6, -0.6), Status.LIVE),  # as it was in edition 1
+        (RUN, RUN - 1, 2, (0.09, -0.09), Status.QUARANTINED),
+        (RUN, RUN - 2, 2, (0.6, -0.6), Status.LIVE),
+    ],
+)
+def test_one_of_two_islands_is_noticed_before_the_momentum_has_both_directions(
+    fragments: int, against: int, edition: int, aligned: tuple[float, ...], status: Status
+) -> None:
+    """The momentum of each fragment shows once which island is wrong."""
+    seen = beside_the_momentum(
+        "ac", -0.4, aligned, against=against, fragments=fragments, edition=edition
+    )
+    assert seen.status is status
 
 
 @pytest.mark.parametrize(("cosine", "left"), [(0.4, 4), (-0.5, 5)])

@@ -11,11 +11,9 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.parse
 import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -35,7 +33,6 @@ from coordinator.protocol import Fragment
 from coordinator.state import initial, validate
 from tests.cluster.test_metrics import expressions
 from tests.live.cli import (
-    MARK,
     ROOT,
     TINY,
     Finished,
@@ -45,6 +42,7 @@ from tests.live.cli import (
     place,
     until,
 )
+from tests.live.prometheus import Prometheus, free_port, prometheus_of
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
@@ -163,57 +161,11 @@ def up(**env: str) -> Generator[tuple[Raylets, subprocess.Popen[str]]]:
             assert process.returncode == 0
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
-@dataclass(frozen=True, slots=True)
-class Prometheus:
-    url: str
-
-    def ask(self, expression: str) -> list[dict[str, Any]]:
-        """Return the series that answer an expression.
-
-        Errors: `HTTPError` if Prometheus does not understand it.
-        """
-        query = urllib.parse.urlencode({"query": expression.replace("$run", RUN)})
-        with urllib.request.urlopen(f"{self.url}/api/v1/query?{query}", timeout=10) as answer:
-            return json.load(answer)["data"]["result"]
-
-    def number(self, expression: str) -> float | None:
-        found = self.ask(expression)
-        return float(found[0]["value"][1]) if found else None
-
-
 @pytest.fixture(scope="module")
 def prometheus(raylets: Raylets) -> Generator[Prometheus]:
     """Run Debian's Prometheus, which finds the run by the folder of targets."""
-    folder = raylets.here.folder / "prometheus"
-    folder.mkdir()
-    targets = raylets.here.folder / ".archipelago" / "targets" / "*.json"
-    (folder / "prometheus.yml").write_text(
-        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
-        f"rule_files: [{ROOT / 'dashboards' / 'alerts.yml'}]\n"
-        "scrape_configs:\n"
-        "  - job_name: archipelago\n"
-        f"    file_sd_configs: [{{files: ['{targets}'], refresh_interval: 1s}}]\n"
-    )
-    program = shutil.which("prometheus")
-    assert program is not None, "this test needs Debian's package prometheus"
-    port = free_port()
-    process = subprocess.Popen(
-        [
-            program, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder}",
-            f"--web.listen-address=127.0.0.1:{port}",
-        ],
-        env={**os.environ, MARK: str(raylets.here.folder)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    yield Prometheus(f"http://127.0.0.1:{port}")
-    process.terminate()
-    process.wait(20)
+    with prometheus_of(raylets.here.folder, run=RUN) as running:
+        yield running
 
 
 # --- before any run ----------------------------------------------------------------------

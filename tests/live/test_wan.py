@@ -7,7 +7,8 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from archipelago.lab.wan import ceiling, kernel, nodes, rig
 from archipelago.lab.wan.network import FOLDER, Network, read
 from coordinator.errors import UserMistake
 from tests.live.cli import ROOT, Place, finish, place, until
+from tests.live.prometheus import prometheus_of
 
 pytestmark = [
     pytest.mark.live,
@@ -194,6 +196,74 @@ def test_region_that_is_cut_off_trains_on_and_its_work_is_accounted_for() -> Non
     fates = ("merged", "discarded", "lost", "outstanding")
     summary = finished.json
     assert summary["tokens_trained"] == sum(summary[f"tokens_{fate}"] for fate in fates)
+    assert left_of(network.name) == []
+
+
+WATCHED = """
+[run]
+steps = 1000000
+[task]
+preset = "byte-tiny"
+[data]
+window = 32
+lease_windows = 64
+[sync]
+every = 8
+fragments = 8
+wire_up = "f32"
+wire_down = "f32"
+[monitor]
+targets = "{targets}"
+"""
+USUAL_GBIT, SLOW_GBIT = 0.02, 0.004
+USUAL_S = 200.0
+"""Seconds after which what is usual for a link is known: eight intervals, and a margin."""
+
+
+@pytest.mark.long
+def test_alert_for_a_slow_link_and_for_a_cut_one_fires_at_a_real_prometheus() -> None:
+    """The alert of the other region, or of a link that is as usual, never fires."""
+    names = ["eu", "us", "asia"]
+    network = Network.planned(own_name(), "10.79", names, USUAL_GBIT, 20.0)
+    with place() as here:
+        config, targets = here.folder / "wan.toml", here.folder / ".archipelago" / "targets"
+        groups = "".join(GROUP.format(name=name) for name in names)
+        config.write_text(WATCHED.format(targets=targets) + groups)
+        rig.up(network, print, size=nodes.NodeSize(cpus=1.0, store_mb=150), force=True)
+        try:
+            words = "run", str(config), "--json", "--run-dir", str(here.run_dir)
+            process = started(here, network, *words)
+
+            def comes(what: Callable[[], object]) -> None:
+                until(lambda: what() or process.poll() is not None)
+                assert process.poll() is None, process.communicate()
+
+            def inside(*command: str) -> list[str]:
+                return kernel.inside(network.namespace(network.regions[0]), *command)
+
+            def links(alert: str) -> set[tuple[str, str]]:
+                found = prometheus.ask(f'ALERTS{{alertname="{alert}",alertstate="firing"}}')
+                return {(each["metric"]["link"], each["metric"]["direction"]) for each in found}
+
+            with prometheus_of(here.folder, host=network.address(0), inside=inside) as prometheus:
+                comes(lambda: participants(here) == set(names))
+                since_s = time.monotonic()
+                comes(lambda: time.monotonic() > since_s + USUAL_S)
+                assert not links("ArchipelagoLinkSlow") | links("ArchipelagoLinkDown")
+                rig.change(network.name, ["us"], gbit=SLOW_GBIT)
+                comes(lambda: links("ArchipelagoLinkSlow") == {("us", "up"), ("us", "down")})
+                rig.change(network.name, ["us"], gbit=USUAL_GBIT)
+                comes(lambda: not links("ArchipelagoLinkSlow"))
+                rig.change(network.name, ["us"], cut=True)
+                comes(lambda: {link for link, _ in links("ArchipelagoLinkDown")} == {"us"})
+            os.killpg(process.pid, signal.SIGINT)
+            finished = finish(process)
+        finally:
+            rig.down(network.name)
+    assert finished.code == 130, finished.err
+    assert "the link of us to the shards is slow: " in finished.err
+    assert "the link of us to the shards is as usual again" in finished.err
+    assert "the link of us to the shards is down: " in finished.err
     assert left_of(network.name) == []
 
 

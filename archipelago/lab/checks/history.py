@@ -39,11 +39,12 @@ In order: the share of the slack; the largest ratio of a learner's step time to 
 which it keeps pace; the weight of the newest sample in a moving average; and the seconds allowed
 for hand-ins while no time to quorum is known.
 """
-AGAINST, AGAIN, SIGMAS = 5, 5, 4.0
+AGAINST, AGAIN, SIGMAS, CLEAR = 5, 5, 4.0, 0.1
 """Constants of the direction check.
 
 In order: merges in a row that point away until a quarantine; merges in a row that do not until the
-island is trusted again; and the distance that counts, in standard deviations.
+island is trusted again; the distance that counts, in standard deviations; and the cosine that
+counts where there are fewer fragments than merges in a row.
 """
 STALENESS_OF_PACE = 3
 """The least staleness bound, in versions, at which starvation is judged.

@@ -11,6 +11,7 @@ from archipelago.lab.checks.history import (
     AGAIN,
     AGAINST,
     ALMOST,
+    CLEAR,
     MOST_SHARE,
     PASSING,
     REFUSALS,
@@ -204,13 +205,14 @@ def directions(memory: JudgeMemory, before: State, event: Merged, after: State) 
     merged = {c.id.life.island for c in round_.items}
     live_members = [m for m in before.members.values() if m.status is Status.LIVE]
     living = [m for m in live_members if not m.trial and m.life.island not in memory.trial]
+    few_fragments = memory.rule.edition > 1 and len(before.fragments) < AGAINST
     has_few_islands = memory.rule.edition > 0 and len(living) < 4
     for island, (life, cosine) in cosines.items():
         others = sorted(x for other, (_, x) in cosines.items() if other in merged - {island})
         old, new = before.members[island], after.members[island]
         if not event.measured or old.life != life or old.status not in SPEAKING:
             continue
-        noise = SIGMAS / event.measured**0.5
+        noise, needed = SIGMAS / event.measured**0.5, AGAINST
         is_confirmed = memory.rule.edition > 0 and _is_confirmed(round_, event, island, noise)
         if len(others) >= 2:
             middle = (others[(len(others) - 1) // 2] + others[len(others) // 2]) / 2
@@ -224,7 +226,9 @@ def directions(memory: JudgeMemory, before: State, event: Merged, after: State) 
             and _are_two(round_, event, merged, cosines.keys() & merged)
             and not old.trial
         ):
-            points_away = cosine < -noise and is_confirmed
+            least = max(noise, CLEAR) if few_fragments else noise
+            points_away = cosine < -noise and _is_confirmed(round_, event, island, least)
+            needed = min(AGAINST, len(before.fragments)) if few_fragments else AGAINST
         else:
             continue
         if old.trial:
@@ -236,7 +240,7 @@ def directions(memory: JudgeMemory, before: State, event: Merged, after: State) 
             continue
         memory.against[life] = count = memory.against.get(life, 0) + 1 if points_away else 0
         enough = (len(living) >= 4 or is_confirmed) and len(living) - 1 >= memory.rule.min_quorum
-        expected = count >= AGAINST and enough and len({m.region for m in living}) == 1
+        expected = count >= needed and enough and len({m.region for m in living}) == 1
         if expected != (new.status is Status.QUARANTINED) and merged <= cosines.keys():
             raise Violation("direction", f"{life} is {new.status}, {count} times against")
         if new.status is Status.QUARANTINED:
