@@ -22,7 +22,7 @@ from tests.live.cli import MARK, ROOT
 class Prometheus:
     url: str
     run: str = ""
-    """What `$run` stands for in expressions."""
+    """The value of `$run` in expressions."""
 
     def ask(self, expression: str) -> list[dict[str, Any]]:
         """Return the series that answer an expression.
