@@ -23,7 +23,7 @@ class Fault(Enum):
     EIO = "Input/output error"
     ENOSPC = "No space left on device"
     EEXIST = "File exists"  # yet the file is created: NFS reports this after a lost answer
-    SHORT = "a short write"  # a part is written, without an error
+    SHORT = "a short transfer"  # a part is written or read, without an error
 
 
 HANGS_S = 60.0
@@ -47,7 +47,7 @@ def faults_of(call: Call) -> list[Fault]:
         found.append(Fault.ENOSPC)
     if call.name in ("open", "mkdir"):
         found.append(Fault.EEXIST)
-    if call.name in ("write", "pwrite"):
+    if call.name in ("write", "pwrite", "pread"):
         found.append(Fault.SHORT)
     return found
 
@@ -142,6 +142,8 @@ class SystemCalls:
                 if name in ("write", "pwrite") and self.room is not None:
                     self.room -= answer
                 return answer
+            case Fault.SHORT if name == "pread":
+                return plain(given[0], max(1, given[1] // 2), *given[2:])
             case Fault.SHORT:
                 return plain(given[0], given[1][: max(1, len(given[1]) // 2)], *given[2:])
             case Fault.EEXIST:

@@ -87,6 +87,22 @@ def closing_file(file: int, path: Path) -> Generator[int]:
     os.close(file)
 
 
+def read_from(path: Path, start: int = 0) -> bytes:
+    """Return the content of a file from this byte on; one system call may read only a part.
+
+    Errors: `OSError`; `EOFError` if the file is shorter.
+    """
+    with opened(path, os.O_RDONLY) as file:
+        size = os.fstat(file).st_size
+        if size < start:
+            raise EOFError(f"{path.name} is shorter than {start} bytes")
+        parts = list[bytes]()
+        while part := os.pread(file, max(size - start, 1), start):
+            parts.append(part)
+            start += len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
 def write_all(file: int, content: bytes | memoryview) -> None:
     """Write everything at the file's position; one system call may write only a part."""
     left = memoryview(content).cast("B")

@@ -15,6 +15,7 @@ from cluster.storage.files import (
     closing_file,
     is_aside,
     make_folder,
+    read_from,
     sync_folder,
     write,
     write_all,
@@ -67,7 +68,7 @@ class Folder(Depot):
 
     def read(self, name: str) -> bytes:
         """Return the content of a file."""
-        return (self.path / name).read_bytes()
+        return read_from(self.path / name)
 
     def has(self, name: str) -> bool:
         """Return whether there is such a file or folder."""
@@ -119,11 +120,7 @@ class Folder(Depot):
 
     def grown(self, name: str, start: int = 0) -> Grown:
         """Return the content from this byte on; it has no holes."""
-        with (self.path / name).open("rb") as file:
-            if file.seek(0, os.SEEK_END) < start:
-                raise EOFError(f"{name} is shorter than {start} bytes")
-            file.seek(start)
-            return Grown(file.read(), None)
+        return Grown(read_from(self.path / name, start), None)
 
     def drop(self, name: str) -> None:
         """Delete a growing file, if it is there."""

@@ -221,6 +221,7 @@ USUAL_S = 200.0
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 def test_alert_for_a_slow_link_and_for_a_cut_one_fires_at_a_real_prometheus() -> None:
     """The alert of the other region, or of a link that is as usual, never fires."""
     names = ["eu", "us", "asia"]
