@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any, get_args
 from unittest.mock import patch
 
-from archipelago.lab.simulation import learner as sim_learner
+from archipelago.lab.virtual import learner as virtual_learner
 from cluster.config.schema import FailurePolicy
 from cluster.fleet.reconcile import ActionKind, Hold, Holding, reconcile
 from cluster.shard.shard import Shard
@@ -170,7 +170,7 @@ def watched(found: Mapping[Machine, set[Move]]) -> Generator[None]:
         return noted
 
     with ExitStack() as patches:
-        patches.enter_context(patch.object(sim_learner, "happen", happens))
+        patches.enter_context(patch.object(virtual_learner, "happen", happens))
         for call in CALLS:
             patches.enter_context(patch.object(Shard, call, noting(call)))
         yield

@@ -24,7 +24,7 @@ STARTS_A_TASK = re.compile(
 )
 ALLOWED = {
     "cluster/tasks.py",  # the only place
-    "archipelago/lab/simulation/event_loop.py",  # an event loop, which creates tasks on request
+    "archipelago/lab/virtual/event_loop.py",  # an event loop, which creates tasks on request
 }
 FORGOTTEN = re.compile(r"^\s*[\w.]+\.submit\((?!.*\)\.result\(\)$)", re.MULTILINE)
 """A job of a thread pool whose future is dropped, so that its error is lost."""

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from archipelago.lab.simulation.event_loop import VirtualLoop, settle
+from archipelago.lab.virtual.event_loop import VirtualLoop, settle
 from cluster.allreduce.accounts import RingAccounts
 from cluster.allreduce.ports import RingPorts, StateUnavailable
 from cluster.allreduce.records import come_back

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from archipelago.lab.simulation.event_loop import running
+from archipelago.lab.virtual.event_loop import running
 from cluster.allreduce.ring import RingStage
 from cluster.allreduce.ring_messages import RingStop
 from tests.cluster.rings import World

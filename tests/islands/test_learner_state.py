@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import archipelago.lab.bench.stub_learner as stub
-import archipelago.lab.simulation.learner as simulated
+import archipelago.lab.virtual.learner as simulated
 from archipelago.lab.bench.stub_learner import LightLearner
 from archipelago.lab.simulation.plan import draw
 from archipelago.lab.simulation.world import SimWorld

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from archipelago.lab.simulation.event_loop import VirtualLoop, running
+from archipelago.lab.virtual.event_loop import VirtualLoop, running
 from cluster.actors.object_store.publish import FragmentPublisher
 from cluster.actors.object_store.ranges import Range
 from cluster.syncer.shard_liveness import Attendance, Away

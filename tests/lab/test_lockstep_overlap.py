@@ -9,7 +9,6 @@ import pytest
 
 from archipelago.lab.simulation.plan import LOSSY, draw
 from archipelago.lab.simulation.ports import SimPorts
-from archipelago.lab.simulation.shards import ShardPlace
 from archipelago.lab.simulation.world import SimWorld
 from cluster.syncer.collect import Handed
 from coordinator.protocol import Contribution, Fragment, Life
@@ -40,10 +39,10 @@ def test_lost_hand_in_does_not_block_lock_step(
     overlap: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The learner has nothing more to hand in, and all wait for it, so its life must end."""
-    collect, lost, rng = SimPorts._collect, list[object](), random.Random(SEED)  # pyright: ignore[reportPrivateUsage]
+    ask, lost, rng = SimPorts.ask, list[object](), random.Random(SEED)
 
-    async def unlucky(self: SimPorts, life: Life, p: Fragment, place: ShardPlace) -> Handed:
-        handed = await collect(self, life, p, place)
+    async def unlucky(self: SimPorts, life: Life, p: Fragment) -> Handed:
+        handed, place = await ask(self, life, p), self.shards.of(p)
         if isinstance(handed, Contribution) and len(lost) < LOST and rng.random() < 0.3:
             lost.append(handed.id)
             assert place.process is not None
@@ -52,7 +51,7 @@ def test_lost_hand_in_does_not_block_lock_step(
             return "the object store had no room"
         return handed
 
-    monkeypatch.setattr(SimPorts, "_collect", unlucky)
+    monkeypatch.setattr(SimPorts, "ask", unlucky)
     for number in range(SCHEDULES):
         plan = draw(name := f"{SEED}/{number}")
         rule = replace(plan.rule, min_quorum=len(plan.traits), overlap=0)

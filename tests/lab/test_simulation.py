@@ -16,7 +16,6 @@ import pytest
 
 from archipelago.cli.main import main
 from archipelago.lab.checks.coverage import NEVER, PAIRS
-from archipelago.lab.simulation.event_loop import VirtualLoop, running
 from archipelago.lab.simulation.fuzz import ROUND, FuzzResult, fuzz, new_seed
 from archipelago.lab.simulation.fuzz_failures import BREAKAGES, shortest, violated
 from archipelago.lab.simulation.fuzz_schedule import Sum, one_schedule
@@ -32,6 +31,7 @@ from archipelago.lab.simulation.plan import (
     draw,
 )
 from archipelago.lab.simulation.world import SimWorld
+from archipelago.lab.virtual.event_loop import VirtualLoop, running
 from cluster.shard import shard_fragment
 from coordinator import advance as rules
 from coordinator import contributions, lives, recovery, roster, rounds

@@ -13,7 +13,7 @@ from archipelago.lab.training.loss_curve import Learned, LossCurve
 from archipelago.lab.training.timing import Timing, Virtual
 from archipelago.lab.training.train import train
 from archipelago.lab.training.virtual_file import enter, load, written
-from archipelago.lab.training.world import VirtualWorld
+from archipelago.lab.training.world import TrainingWorld
 from cluster.config.load import parse
 from cluster.config.schema import Config
 from cluster.config.values import Mode
@@ -105,7 +105,7 @@ def test_lock_step_rounds_equal_plain_turns_bit_for_bit(
     """Reports, leases, hand-ins and adoptions go through the rules, at any pace."""
     up, down = wires
     config = config_of(text, *WAITING[how], f"sync.wire_up={up}", f"sync.wire_down={down}")
-    world = VirtualWorld(config, JITTERY, curve_of(config))
+    world = TrainingWorld(config, JITTERY, curve_of(config))
     free, turned = world.run().figures, by_turns(config)
     assert free["global_sha256"] == fingerprint(turned.public)
     assert (free["merges"], free["tokens_trained"]) == (turned.merges, turned.tokens_trained)
@@ -116,7 +116,7 @@ def test_diloco_matches_a_naive_reference(text: Path) -> None:
     config = config_of(
         text, "run.mode=diloco", "sync.fragments=1", "sync.wire_up=f32", "sync.wire_down=f32"
     )
-    world = VirtualWorld(config, JITTERY, curve_of(config))
+    world = TrainingWorld(config, JITTERY, curve_of(config))
     world.run()
     task, outer = task_of(config), outer_of(config)
     assert isinstance(outer, OuterRule)
@@ -143,24 +143,24 @@ def test_one_island_merged_unchanged_matches_data_parallel(text: Path) -> None:
 
 def test_given_leases_override_granted_ones(text: Path) -> None:
     config = config_of(text, "sync.overlap=0", f"sync.quorum={ISLANDS}")
-    first = VirtualWorld(config, AT_ONCE, curve_of(config))
+    first = TrainingWorld(config, AT_ONCE, curve_of(config))
     names = [*reversed(config.island_names)]
     first.run()
     reading = granted(first)
     assert reading[Island("local-0")][:2] == [0, 1]
-    other = VirtualWorld(config, AT_ONCE, curve_of(config), order=names)
+    other = TrainingWorld(config, AT_ONCE, curve_of(config), order=names)
     plain = [other.run().figures["global_sha256"]]
-    same = VirtualWorld(config, AT_ONCE, curve_of(config), order=names, reading=reading)
+    same = TrainingWorld(config, AT_ONCE, curve_of(config), order=names, reading=reading)
     assert same.run().figures["global_sha256"] == digest(first) != plain[0]
 
 
-def digest(world: VirtualWorld) -> object:
+def digest(world: TrainingWorld) -> object:
     return world._curve.ended(world.config, 0, 0.0, {"tokens_trained": 0}, world.public).figures[
         "global_sha256"
     ]
 
 
-def granted(world: VirtualWorld) -> dict[Island, list[int]]:
+def granted(world: TrainingWorld) -> dict[Island, list[int]]:
     """Return the leases of each island from the tape; the rules grant them in order."""
     reading, number = dict[Island, list[int]](), 0
     for _, event in world.tape:

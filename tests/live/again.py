@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from archipelago.lab.simulation.event_loop import VirtualLoop, running
+from archipelago.lab.virtual.event_loop import VirtualLoop, running
 from cluster.failures import Answered
 from cluster.storage.playback import TapeRow
 from cluster.syncer.measures import Measures

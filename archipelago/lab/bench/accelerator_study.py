@@ -17,7 +17,7 @@ from archipelago.lab.bench.accelerator_figures import ARMS, BASE
 from archipelago.lab.training import data_parallel as single
 from archipelago.lab.training.loss_curve import LossCurve
 from archipelago.lab.training.timing import Timing
-from archipelago.lab.training.world import VirtualWorld
+from archipelago.lab.training.world import TrainingWorld
 from cluster.config.load import parse
 from cluster.config.schema import Config
 from cluster.config.values import Mode
@@ -202,7 +202,7 @@ def _trained(
     if config.run.mode is Mode.DATA_PARALLEL:
         learned = single.train(config, Timing(), curve)
     else:
-        learned = VirtualWorld(config, Timing(), curve).run()
+        learned = TrainingWorld(config, Timing(), curve).run()
     judged_s = curve.evaluator.judged.spent_s
     return time.perf_counter() - began_s - judged_s, learned.figures
 

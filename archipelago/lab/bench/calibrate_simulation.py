@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from archipelago.lab.bench.calibrate_tape import WindowFigures, seen
 from archipelago.lab.checks.facts import Truth
 from archipelago.lab.checks.judge import InvariantJudge
-from archipelago.lab.simulation.event_loop import running
 from archipelago.lab.simulation.faults import FaultInjector
 from archipelago.lab.simulation.network import SimNetwork
 from archipelago.lab.simulation.plan import LAYOUT, SimFault, SimPlan, Trait
 from archipelago.lab.simulation.ports import SimPorts
-from archipelago.lab.simulation.site import Site
+from archipelago.lab.simulation.site import SimSite
 from archipelago.lab.simulation.syncer import SyncerSlot
-from archipelago.lab.simulation.world import quiet
 from cluster.config.rule import rule_for
 from cluster.config.schema import Config
 from coordinator.protocol import Anchor
@@ -49,28 +47,21 @@ def simulate(
     config: Config, times: MachineTimes, for_s: float, faults: Sequence[SimFault]
 ) -> WindowFigures:
     """Simulate the window in virtual time, with the real rules and the faults of the real run."""
-    site = Site(_plan(config, times))
+    site = SimSite(_plan(config, times))
     network = SimNetwork(site)
     judge = InvariantJudge(site.plan.rule, Truth(site.made_of.get, lambda life, from_s, to_s: True))
     seat = SyncerSlot(site, SimPorts(site, network), judge)
     injector = FaultInjector(site, network, seat)
-    islands, loop = len(site.machines), site.loop
+    islands, loop = len(site.places), site.loop
     from_s = SETTLES_S + 2 * config.sync.lasting_every * times.step_s
-    for machine in site.machines.values():
+    for machine in site.places.values():
         loop.at(machine.trait.joins_s, network.start, machine)
     for fault in faults:
         timed_fault = fault._replace(at_s=from_s + fault.at_s)
         loop.at(timed_fault.at_s, injector.strike, timed_fault)
-    with running(loop), quiet():
-        try:
-            loop.run(from_s + for_s, lambda: site.syncer is None or site.syncer.failure is not None)
-            if site.syncer is not None and site.syncer.failure is not None:
-                raise site.syncer.failure
-        finally:
-            if site.syncer is not None:
-                site.syncer.close()
-            site.shards.close()
-            loop.finish()
+    with site.playing():
+        loop.run(from_s + for_s, lambda: site.syncer is None or site.failed())
+        site.check()
     return seen(seat.tape, from_s, from_s + for_s, islands, times.step_s)
 
 

@@ -17,14 +17,12 @@ from archipelago.lab.checks.facts import Truth
 from archipelago.lab.checks.judge import InvariantJudge
 from archipelago.lab.planner.cluster_model import Grow, Recovery
 from archipelago.lab.planner.trace import Trace
-from archipelago.lab.simulation.event_loop import running
-from archipelago.lab.simulation.network import NOTICED_S, SimNetwork
+from archipelago.lab.simulation.network import SimNetwork
 from archipelago.lab.simulation.plan import LAYOUT, SimPlan, Trait
 from archipelago.lab.simulation.ports import SimPorts
 from archipelago.lab.simulation.process import SimProcess
-from archipelago.lab.simulation.site import Machine, Site
+from archipelago.lab.simulation.site import Machine, SimSite
 from archipelago.lab.simulation.syncer import SyncerSlot
-from archipelago.lab.simulation.world import quiet
 from coordinator.direction_gate import Watch
 from coordinator.protocol import Anchor, Island
 from coordinator.schedule import Schedule
@@ -80,7 +78,7 @@ class PlayedRounds:
 class _Fetching(SimNetwork):
     """The simulator's network, with a delay for fetching the model."""
 
-    def __init__(self, site: Site, fetch_s: float, rebuilt: dict[Island, _Slices]) -> None:
+    def __init__(self, site: SimSite, fetch_s: float, rebuilt: dict[Island, _Slices]) -> None:
         super().__init__(site)
         self._fetch_s, self._slices = fetch_s, rebuilt
 
@@ -148,7 +146,7 @@ class _Window:
             for (island, trace), weight in zip(self._traces.items(), weights, strict=True)
         }
         plan = _plan(self._whole, self._lasts_s, step_s, latency_s, sync, seed)
-        self._site = site = Site(plan)
+        self._site = site = SimSite(plan)
         self._slices = {
             island: _Slices(trace.slices, weight)
             for (island, trace), weight in zip(self._traces.items(), weights, strict=True)
@@ -161,7 +159,7 @@ class _Window:
 
     def play(self) -> PlayedRounds:
         site, loop = self._site, self._site.loop
-        for island, machine in site.machines.items():
+        for island, machine in site.places.items():
             trace = self._traces[island]
             loop.at(0.0, self._network.start, machine)
             for fails_s, back_s, slice_number in zip(
@@ -169,20 +167,13 @@ class _Window:
             ):
                 loop.at(WARM_UP_S + fails_s, self._fails, machine, slice_number)
                 loop.at(WARM_UP_S + back_s, self._back, machine, slice_number)
-        with running(loop), quiet():
-            try:
-                loop.run(WARM_UP_S, self._failed)
-                warm_up = sum(map(_tokens, site.machines.values()))
-                self._done = -warm_up
-                loop.run(WARM_UP_S + self._lasts_s, self._failed)
-                if site.syncer is not None and site.syncer.failure is not None:
-                    raise site.syncer.failure
-            finally:
-                if site.syncer is not None:
-                    site.syncer.close()
-                site.shards.close()
-                loop.finish()
-        tokens = self._done + sum(map(_tokens, site.machines.values()))
+        with site.playing():
+            loop.run(WARM_UP_S, site.failed)
+            warm_up = sum(map(_tokens, site.places.values()))
+            self._done = -warm_up
+            loop.run(WARM_UP_S + self._lasts_s, site.failed)
+            site.check()
+        tokens = self._done + sum(map(_tokens, site.places.values()))
         last = self._seat.states[-1]
         merged = sum(row.merged for row in last.ledger.rows) / len(last.ledger.rows)
         return PlayedRounds(
@@ -192,9 +183,6 @@ class _Window:
             merges=last.merges,
             rebuilds=self._rebuilds,
         )
-
-    def _failed(self) -> bool:
-        return self._site.syncer is not None and self._site.syncer.failure is not None
 
     def _fails(self, machine: Machine, which: int) -> None:
         slices = self._slices[machine.trait.island]
@@ -230,7 +218,7 @@ class _Window:
         self._rebuilds += 1
         slices.rebuilding = True
         if (process := machine.process) is not None:
-            self._network.crash(machine, process, NOTICED_S)
+            self._network.crash(machine, process)
         begins_s = loop.now_s + takes_s - self._join_s
         loop.at(begins_s, self._network.start, machine)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 from archipelago.lab.checks.facts import Poison
-from archipelago.lab.simulation.network import BACK_S, NOTICED_S, SimNetwork
+from archipelago.lab.simulation.network import BACK_S, SimNetwork
 from archipelago.lab.simulation.plan import EVERYWHERE, LAYOUT, SimFault, Trouble
 from archipelago.lab.simulation.process import SimProcess
 from archipelago.lab.simulation.shard_faults import ShardFaults
-from archipelago.lab.simulation.site import Machine, Site
+from archipelago.lab.simulation.site import Machine, SimSite
 from archipelago.lab.simulation.stray_words import echo, stray
 from archipelago.lab.simulation.syncer import SyncerSlot
+from archipelago.lab.virtual.network import NOTICED_S
 from coordinator.membership import Status
 from coordinator.protocol import LeaseWanted, Lost
 
@@ -36,7 +37,7 @@ class FaultInjector:
     repair happened on the syncer's clock (infinite before).
     """
 
-    def __init__(self, site: Site, network: SimNetwork, seat: SyncerSlot) -> None:
+    def __init__(self, site: SimSite, network: SimNetwork, seat: SyncerSlot) -> None:
         self.site, self.network, self.seat = site, network, seat
         self.struck, self.met = 0, set[Trouble]()
         self._shards = ShardFaults(site, seat)
@@ -45,7 +46,7 @@ class FaultInjector:
     def strike(self, fault: SimFault) -> None:
         """Start one fault, unless the run has finished."""
         site, network = self.site, self.network
-        machine, until_s = site.machines[fault.island], min(fault.until_s, site.plan.healed_s)
+        machine, until_s = site.places[fault.island], min(fault.until_s, site.plan.healed_s)
         process, syncer = machine.process, site.syncer
         if syncer is not None and syncer.finished.is_set():
             return
@@ -181,12 +182,12 @@ class FaultInjector:
                 now_s, slack_s = self.site.now_s(), self.site.plan.aftermath_s
                 self.site.everywhere.append((now_s - slack_s, now_s + slack_s))
                 self._shards.strike(self.site.loop.now_s + 1)
-            case 4 if (process := self.site.machines[island].process) is not None:
+            case 4 if (process := self.site.places[island].process) is not None:
                 lasts_s = self.site.rng.uniform(0, STUCK_S)
                 process.stuck_s = self.site.loop.now_s + lasts_s
                 now_s, slack_s = self.site.now_s(), self.site.plan.aftermath_s
                 span = (now_s - slack_s, now_s + lasts_s + slack_s)
-                self.site.machines[island].troubles.append(span)
+                self.site.places[island].troubles.append(span)
             case _:
                 echo(self.site, self.seat.tape, ECHOES)
 
@@ -194,7 +195,7 @@ class FaultInjector:
         """End all faults: nothing breaks from here on."""
         self.seat.resume()
         self.healed_now_s = self.site.now_s()
-        for machine in self.site.machines.values():
+        for machine in self.site.places.values():
             machine.loss_s = machine.twice_s = machine.slow_s = 0.0
             process = machine.process
             if process is not None:

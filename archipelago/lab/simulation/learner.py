@@ -1,51 +1,33 @@
-"""A learner without a model: one life that carries `islands.learner_state` in virtual time."""
+"""A learner without a model: its steps compute nothing, and its hand-ins are counts of tokens."""
 
 from __future__ import annotations
 
-import asyncio
+import math
 import random
 from collections.abc import Sequence
 from typing import Protocol
 
 from archipelago.lab.checks.facts import ContributionTruth, Poison, TokenWindow
-from archipelago.lab.simulation.event_loop import VirtualLoop, settle
 from archipelago.lab.simulation.lease_reader import Pages
 from archipelago.lab.simulation.payloads import Parcel, SimDifference
 from archipelago.lab.simulation.plan import LAYOUT, Trait
 from archipelago.lab.simulation.poison import spoiled
+from archipelago.lab.virtual.learner import LearnerHost, VirtualLearner
 from coordinator.protocol import (
-    Adopted,
     ContributionId,
     Fragment,
     Granted,
     HandIn,
-    LeaseWanted,
+    Known,
+    Life,
     Publication,
-    Report,
     Version,
+    Vitals,
 )
-from islands.learner_life import LearnerState, begun
-from islands.learner_messages import (
-    Adopt,
-    Asked,
-    End,
-    Fed,
-    HandOver,
-    Happening,
-    Keep,
-    Offered,
-    Rested,
-    Say,
-    Settled,
-    Step,
-    Stepped,
-    Take,
-    Terms,
-    Want,
-)  # fmt: skip
-from islands.learner_state import happen
+from islands.learner_messages import Adopt, HandOver
 
-HandedIn = tuple[HandIn, Parcel]
+SILENT_VITALS = Vitals(math.nan)
+"""The vitals of learners without a model, which measure nothing."""
 
 
 class LearnerLink(Protocol):
@@ -57,6 +39,10 @@ class LearnerLink(Protocol):
         """Return the public fragment after a publication; see `SimShards.follow`."""
         ...
 
+    def hears(self, life: Life, p: Fragment, known: Known) -> bool:
+        """Check the reported outcomes; return False if they are older than those before."""
+        ...
+
     def made(self, id_: ContributionId, made: ContributionTruth) -> None:
         """Record the truth about a contribution."""
         ...
@@ -66,108 +52,66 @@ class LearnerLink(Protocol):
         ...
 
 
-class SimLearnerProcess(Protocol):
+class SimLearnerHost(LearnerHost, Protocol):
     """The part of its process that a learner uses; `SimProcess` is one."""
 
-    loop: VirtualLoop
-    terms: Terms
     trait: Trait
     rng: random.Random
     poison: Poison | None
-    dead: bool
-    frozen_s: float
-    stuck_s: float
 
     @property
     def link(self) -> LearnerLink:
         """The way to the simulated world."""
         ...
 
-    @property
-    def learner(self) -> SimLearner | None:
-        """The current learner; None between two lives."""
-        ...
 
-    def takes_s(self) -> float:
-        """Return the duration of the next step in seconds."""
-        ...
-
-    def report(self, event: Report, adopted: Sequence[Adopted]) -> None:
-        """Send a report to the syncer."""
-        ...
-
-    def lease(self, event: LeaseWanted) -> None:
-        """Ask the syncer for data."""
-        ...
-
-    def ends(self, learner: SimLearner, *, distrusted: bool) -> None:
-        """End the learner's life."""
-        ...
-
-
-class SimLearner:
-    """The learner of a life; whatever takes time is done by a callback."""
+class SimLearner(VirtualLearner[SimLearnerHost, Parcel, SimDifference]):
+    """The learner of a life; `cut` has the last two hand-ins of each fragment, for all hosts."""
 
     def __init__(
-        self, process: SimLearnerProcess, granted: Granted, public: list[tuple[Version, int]]
+        self, process: SimLearnerHost, granted: Granted, public: list[tuple[Version, int]]
     ) -> None:
         """Begin a life; `public` holds the version and the value of each fragment to start from."""
-        self.process, self.life = process, granted.life
-        self.known, self.asks = public, dict[Fragment, asyncio.Future[HandedIn | None]]()
+        self.known = public
         self.pages = pages = Pages(process.terms.lease_windows, granted.leases)
         self.read: list[TokenWindow] = []
-        self.cut: dict[Fragment, list[HandIn]] = {}  # the last two of each fragment, for all hosts
-        versions = [version for version, _ in public]
-        self.now: LearnerState = begun(
-            process.terms, granted, versions, pages.cursor, pages.remaining
-        )
-        self.spoke_s: float = process.loop.now_s
-        self.stepped_s = self.spoke_s
+        self.cut: dict[Fragment, list[HandIn]] = {}
+        super().__init__(process, granted, [version for version, _ in public], pages)
 
-    def happens(self, happening: Happening) -> None:
-        """Feed a happening to the learner's state, and carry out what follows."""
-        self.now, words = happen(self.now, happening)
-        process, link = self.process, self.process.link
-        for word in words:
-            match word:
-                case Step(held):
-                    self._step(held)
-                case HandOver(p):
-                    settle(self.asks.pop(p), self._handed_in(word))
-                case Adopt(keeps=kept_ids):
-                    link.kept(kept_ids)  # there are no parameters
-                case Keep():
-                    pass
-                case Take(lease):
-                    self.pages.add(lease)
-                    self.happens(Fed(self.pages.remaining))
-                case Say(report, adopted):
-                    process.report(report, adopted)
-                case Want(event):
-                    process.lease(event)
-                case End(distrusted):
-                    process.ends(self, distrusted=distrusted)
+    def compute(self) -> int:
+        """Return the tokens of a step; it reads its windows at its end."""
+        return self.process.trait.tokens
 
-    def hand_in(
-        self, p: Fragment, held: tuple[ContributionId, ...] | None
-    ) -> asyncio.Future[HandedIn | None]:
-        """Return a future of the work on the fragment, handed in at the next step boundary.
+    def computed(self, takes_s: float) -> None:
+        """Read the windows of the step."""
+        trait = self.process.trait
+        self.read += [(trait.region, n) for n in self.pages.turn(trait.windows)]
 
-        For `held` see `Asked`.
-        """
-        waiter = self.asks.setdefault(p, asyncio.Future(loop=self.process.loop))
-        self.happens(Asked(p, held))
-        return waiter
+    def vitals(self) -> Vitals:
+        """Return no measurements."""
+        return SILENT_VITALS
 
-    def offer(self, publication: Publication, payload: SimDifference) -> None:
-        """Follow the public chain to this version, which is adopted at the next step boundary."""
+    def hears(self, p: Fragment, known: Known) -> bool:
+        """Have the reported outcomes checked."""
+        return self.process.link.hears(self.life, p, known)
+
+    def keep(self, word: HandOver) -> None:
+        """Do nothing: there are no parameters."""
+
+    def adopt(self, word: Adopt) -> None:
+        """Record what stays in place; there are no parameters."""
+        self.process.link.kept(word.keeps)
+
+    def follow(self, publication: Publication, payload: SimDifference) -> Version | None:
+        """Follow the public chain to this version, unless it is known already."""
         p = publication.fragment
-        self.happens(Settled(publication.merged))
-        if publication.version > self.known[p][0]:
-            self.known[p] = self.process.link.follow(self.known[p], publication, payload)
-            self.happens(Offered(p, self.known[p][0]))
+        if publication.version <= self.known[p][0]:
+            return None
+        self.known[p] = self.process.link.follow(self.known[p], publication, payload)
+        return self.known[p][0]
 
-    def _handed_in(self, word: HandOver) -> HandedIn | None:
+    def handed_in(self, word: HandOver) -> tuple[HandIn, Parcel] | None:
+        """Return the hand-in of a fragment, changed by the poison; None if there is nothing new."""
         if word.contribution is None:
             return None
         process, track = self.process, word.track
@@ -180,20 +124,3 @@ class SimLearner:
         p = word.contribution.fragment
         self.cut[p] = [*self.cut.get(p, ())[-1:], hand_in[0]]
         return hand_in
-
-    def _step(self, held: bool) -> None:
-        loop = self.process.loop
-        self.stepped_s = loop.now_s if held else self.stepped_s
-        loop.at(loop.now_s + self.process.takes_s(), self._stepped)
-
-    def _stepped(self) -> None:
-        process, now_s = self.process, self.process.loop.now_s
-        if process.dead or process.learner is not self:
-            return
-        if now_s < (held_s := max(process.frozen_s, process.stuck_s)):
-            process.loop.at(held_s, self._stepped)
-            return
-        self.read += [(process.trait.region, n) for n in self.pages.turn(process.trait.windows)]
-        self.happens(Stepped(process.trait.tokens, self.pages.cursor, self.pages.remaining))
-        took_s, self.stepped_s = now_s - self.stepped_s, now_s
-        self.happens(Rested(took_s))

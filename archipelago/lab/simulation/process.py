@@ -2,69 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Sequence
 from typing import Protocol
 
 from archipelago.lab.checks.facts import Poison
-from archipelago.lab.simulation.event_loop import VirtualLoop
-from archipelago.lab.simulation.learner import HandedIn, LearnerLink, SimLearner
-from archipelago.lab.simulation.learner_process import LearnerProcess
+from archipelago.lab.simulation.learner import LearnerLink, SimLearner
 from archipelago.lab.simulation.payloads import SimDifference
 from archipelago.lab.simulation.plan import LAYOUT, SimPlan, Trait
-from coordinator.protocol import (
-    Adopted,
-    Anchor,
-    ContributionId,
-    Fragment,
-    Island,
-    Join,
-    LeaseWanted,
-    Life,
-    Publication,
-    Report,
-    Version,
-)
-from islands.learner_messages import (
-    Ready,
-    Terms,
-)
+from archipelago.lab.virtual.event_loop import VirtualLoop
+from archipelago.lab.virtual.process import LearnerProcess, ProcessLink
+from coordinator.protocol import Anchor, Join, Life, Publication, Version
+from islands.learner_messages import Ready, Terms
 from islands.life_start import KeepMoments, Remains, life_start
 
 AGAIN_S = 0.5
 """Seconds until a publication is offered again whose missed predecessors no shard has now."""
 
 
-class SimLink(LearnerLink, Protocol):
-    """A process's link to the rest; either an answer comes later, or `unanswered` is called."""
-
-    def join(self, process: SimProcess, event: Join) -> None:
-        """Ask for a life."""
-        ...
-
-    def whole(self, process: SimProcess) -> None:
-        """Ask for all public fragments."""
-        ...
+class SimLink(ProcessLink["SimProcess"], LearnerLink, Protocol):
+    """A process's link to the rest."""
 
     def can_follow(self, known: tuple[Version, int], publication: Publication) -> bool:
         """Return whether a learner can fetch what it missed between `known` and a publication."""
-        ...
-
-    def report(self, process: SimProcess, event: Report, adopted: Sequence[Adopted]) -> None:
-        """Send a report to the syncer."""
-        ...
-
-    def lease(self, process: SimProcess, event: LeaseWanted) -> None:
-        """Ask the syncer for data."""
-        ...
-
-    def ended(self, process: SimProcess, life: Life) -> None:
-        """Report that a life is over."""
-        ...
-
-    def left(self, process: SimProcess) -> None:
-        """Report that the island was drained and has left."""
         ...
 
 
@@ -82,53 +41,32 @@ def terms_of(plan: SimPlan, trait: Trait) -> Terms:
     )
 
 
-class SimProcess(LearnerProcess[SimLearner]):
+class SimProcess(LearnerProcess[SimLearner, SimLink]):
     """One process of one island.
 
     Attributes:
-        stuck_s: No step ends before this time.
         incurable: Whether its poison survives a rejoin.
     """
 
     def __init__(
         self, plan: SimPlan, trait: Trait, loop: VirtualLoop, link: SimLink, seed: str
     ) -> None:
-        super().__init__(loop)
-        self.trait, self.link = trait, link
-        self.rng = random.Random(seed)
-        self.terms = terms_of(plan, trait)
+        super().__init__(trait.island, loop, link, terms_of(plan, trait))
+        self.trait, self.rng = trait, random.Random(seed)
         self.poison: Poison | None = None
-        self.incurable, self.stuck_s = False, 0.0
+        self.incurable = False
         self.layout = self.joining_as = LAYOUT
 
-    @property
-    def island(self) -> Island:
-        """The name of the island."""
-        return self.trait.island
-
-    def takes_s(self) -> float:
-        """Draw the duration of the next step in seconds."""
-        jitter = 1 + self.trait.jitter * (2 * self.rng.random() - 1)
-        return self.trait.step_s * jitter * (self.drag if self.loop.now_s < self.dragged_s else 1.0)
+    def usual_s(self) -> float:
+        """Draw the duration of the next step in seconds, if nothing slows it down."""
+        return self.trait.step_s * (1 + self.trait.jitter * (2 * self.rng.random() - 1))
 
     # --- lives ------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Ask for a life."""
+    def joining(self) -> Join:
+        """Return the request for a life, and note its layout."""
         self.joining_as = self.layout
-        self.link.join(self, Join(self.island, self.trait.group, self.layout, self.trait.region))
-
-    def fetch(self) -> None:
-        """Ask for all public fragments."""
-        self.link.whole(self)
-
-    def tell_end(self, life: Life) -> None:
-        """Report that this life is over."""
-        self.link.ended(self, life)
-
-    def tell_left(self) -> None:
-        """Report that the island was drained and has left."""
-        self.link.left(self)
+        return Join(self.island, self.trait.group, self.layout, self.trait.region)
 
     def rejected(self) -> None:
         """Join again if the layout was repaired meanwhile; else give up."""
@@ -153,13 +91,6 @@ class SimProcess(LearnerProcess[SimLearner]):
 
     # --- called by others -------------------------------------------------------------------------
 
-    def hand_in(
-        self, life: Life, p: Fragment, held: tuple[ContributionId, ...] | None
-    ) -> asyncio.Future[HandedIn | None] | None:
-        """Return a future of the learner's hand-in; None if this life is over."""
-        learner = self.learner_of(life)
-        return None if learner is None else learner.hand_in(p, held)
-
     def offer(self, life: Life, publication: Publication, payload: SimDifference) -> None:
         """Give a publication to the learner, or try again later if it cannot be followed yet."""
         if (learner := self.learner_of(life)) is None:
@@ -168,13 +99,3 @@ class SimProcess(LearnerProcess[SimLearner]):
             learner.offer(publication, payload)
         else:
             self.loop.at(self.loop.now_s + AGAIN_S, self.offer, life, publication, payload)
-
-    # --- called by its learner --------------------------------------------------------------------
-
-    def report(self, event: Report, adopted: Sequence[Adopted]) -> None:
-        """Send a report to the syncer."""
-        self.link.report(self, event, adopted)
-
-    def lease(self, event: LeaseWanted) -> None:
-        """Ask the syncer for data."""
-        self.link.lease(self, event)

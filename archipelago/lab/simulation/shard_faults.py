@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from archipelago.lab.simulation.network import NOTICED_S
-from archipelago.lab.simulation.shards import ShardPlace
-from archipelago.lab.simulation.site import Site
+from archipelago.lab.simulation.shards import SimShardPlace
+from archipelago.lab.simulation.site import SimSite
 from archipelago.lab.simulation.syncer import SyncerSlot
+from archipelago.lab.virtual.network import NOTICED_S
 from coordinator.protocol import Anchor, Fragment, Version
 
 
 class ShardFaults:
     """The faults of shards: one dies, and comes back later."""
 
-    def __init__(self, site: Site, seat: SyncerSlot) -> None:
+    def __init__(self, site: SimSite, seat: SyncerSlot) -> None:
         self.site, self.seat = site, seat
 
     def strike(self, until_s: float) -> None:
@@ -35,7 +35,7 @@ class ShardFaults:
         site.loop.at(until_s, self._is_back, place, targets, site.syncer.state.generation)
 
     def _is_back(
-        self, place: ShardPlace, targets: Mapping[Fragment, Version], generation: int
+        self, place: SimShardPlace, targets: Mapping[Fragment, Version], generation: int
     ) -> None:
         """Bring the shard back, unless a new generation has done so.
 

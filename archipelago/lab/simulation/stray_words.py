@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from archipelago.lab.simulation.site import Site
+from archipelago.lab.simulation.site import SimSite
 from coordinator.membership import Status
 from coordinator.protocol import (
     Event,
@@ -26,7 +26,7 @@ RECENT = 40
 """The last events of a kind, of which an echo repeats one."""
 
 
-def stray(site: Site, island: Island) -> None:
+def stray(site: SimSite, island: Island) -> None:
     """Send the syncer events that mean nothing, or that come too late."""
     if site.syncer is None:
         return
@@ -41,7 +41,7 @@ def stray(site: Site, island: Island) -> None:
     site.syncer.join(Join(Island("stranger"), "group", "another"))
 
 
-def echo(site: Site, tape: Sequence[tuple[float, Event]], times: int) -> None:
+def echo(site: SimSite, tape: Sequence[tuple[float, Event]], times: int) -> None:
     """Repeat events of the tape to the syncer; each kind of event is equally likely."""
     kinds: dict[str, list[Event]] = {}
     for _, event in tape:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from archipelago.lab.checks.facts import Violation
 from archipelago.lab.checks.judge import InvariantJudge
-from archipelago.lab.simulation.site import Site
+from archipelago.lab.simulation.site import SimSite
 from cluster.failures import Failure
 from cluster.syncer.measures import Measures
 from cluster.syncer.ports import Log, Ports
@@ -24,7 +24,7 @@ class SyncerSlot(Log):
         states: The state after each event.
     """
 
-    def __init__(self, site: Site, ports: Ports, judge: InvariantJudge) -> None:
+    def __init__(self, site: SimSite, ports: Ports, judge: InvariantJudge) -> None:
         self.site, self.ports, self.judge = site, ports, judge
         self.tape: list[tuple[float, Event]] = []
         self.states: list[State] = []

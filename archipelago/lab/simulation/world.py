@@ -7,14 +7,10 @@ event the `InvariantJudge` checks what the rules have done.
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Generator
-from contextlib import contextmanager
 
 from archipelago.lab.checks.facts import Truth, Violation
 from archipelago.lab.checks.judge import InvariantJudge
-from archipelago.lab.simulation.event_loop import running
 from archipelago.lab.simulation.faults import FaultInjector
 from archipelago.lab.simulation.network import BACK_S, SimNetwork
 from archipelago.lab.simulation.plan import (
@@ -25,8 +21,9 @@ from archipelago.lab.simulation.plan import (
     Trouble,
 )
 from archipelago.lab.simulation.ports import SimPorts
-from archipelago.lab.simulation.site import Site
+from archipelago.lab.simulation.site import SimSite
 from archipelago.lab.simulation.syncer import SyncerSlot
+from archipelago.lab.virtual.site import progress_text
 from coordinator.protocol import Life
 from coordinator.state import Phase
 
@@ -38,7 +35,7 @@ class SimWorld:
     """Everything around the rules; `run` plays a plan to its end."""
 
     def __init__(self, plan: SimPlan) -> None:
-        self.plan, self.site = plan, Site(plan)
+        self.plan, self.site = plan, SimSite(plan)
         self.network = SimNetwork(self.site)
         self.judge = InvariantJudge(plan.rule, self._truth())
         self.seat = SyncerSlot(self.site, SimPorts(self.site, self.network), self.judge)
@@ -61,7 +58,7 @@ class SimWorld:
         through.
         """
         plan, loop = self.plan, self.site.loop
-        for machine in self.site.machines.values():
+        for machine in self.site.places.values():
             loop.at(machine.trait.joins_s, self.network.start, machine)
         for fault in plan.faults:
             loop.at(fault.at_s, self.faults.strike, fault)
@@ -70,23 +67,17 @@ class SimWorld:
             loop.at(plan.healed_s + plan.patience_s, self._look)
         if math.isfinite(plan.stop_s):
             loop.at(plan.stop_s, self._stop)
-        with running(loop), quiet():
-            try:
-                loop.run(plan.limit_s, self._ending)
-                self._disturb(self.site.rng.random() * BACK_S / 2)
+        with self.site.playing():
+            loop.run(plan.limit_s, self._ending)
+            self._disturb(self.site.rng.random() * BACK_S / 2)
+            self._run_to_the_end()
+            self._disturb(AFTERMATH_S / 2)
+            loop.run(loop.now_s + AFTERMATH_S, self.site.failed)
+            if not self._over():  # the syncer died, and has forgotten that it had finished
                 self._run_to_the_end()
-                self._disturb(AFTERMATH_S / 2)
-                loop.run(loop.now_s + AFTERMATH_S, self._failed)
-                if not self._over():  # the syncer died, and has forgotten that it had finished
-                    self._run_to_the_end()
-                    loop.run(loop.now_s + AFTERMATH_S, self._failed)
-                self._run_to_the_end()
-                self._check_leftovers()
-            finally:
-                if self.site.syncer is not None:
-                    self.site.syncer.close()
-                self.site.shards.close()
-                loop.finish()
+                loop.run(loop.now_s + AFTERMATH_S, self.site.failed)
+            self._run_to_the_end()
+            self._check_leftovers()
 
     @property
     def enough(self) -> bool:
@@ -110,22 +101,12 @@ class SimWorld:
     def _over(self) -> bool:
         return self.site.syncer is not None and self.site.syncer.finished.is_set()
 
-    def _failed(self) -> bool:
-        return self.site.syncer is not None and self.site.syncer.failure is not None
-
     def _run_to_the_end(self) -> None:
         self.site.loop.run(self.plan.limit_s, self._over)
-        syncer = self.site.syncer
-        if syncer is not None and syncer.failure is not None:
-            raise syncer.failure
+        self.site.check()
         if self.seat.states[-1].phase is not Phase.FINISHED:
-            raise Violation("the run ends", self._progress_text())
-
-    def _progress_text(self) -> str:
-        state = self.seat.states[-1]
-        members = [f"{m.life} is {m.status}: {m.why}" for m in state.members.values()]
-        progress = f"{state.phase} at t = {state.t} of {self.plan.rule.steps}"
-        return f"not by {self.plan.limit_s:.0f} s, {progress}; {'; '.join(members)}"
+            text = progress_text(self.seat.states[-1], self.plan.rule.steps)
+            raise Violation("the run ends", f"not by {self.plan.limit_s:.0f} s, {text}")
 
     def _look(self) -> None:
         """Check at intervals, once all faults are repaired, that no round is open for too long."""
@@ -158,7 +139,7 @@ class SimWorld:
 
     def _excused(self, life: Life, from_s: float, to_s: float) -> bool:
         """Return whether this learner had a reason to miss a request between these times."""
-        machine, plan = self.site.machines[life.island], self.plan
+        machine, plan = self.site.places[life.island], self.plan
         count, trait = plan.rule.schedule.fragments, machine.trait
         messages_s = 3 * (count + 4) * trait.latency_s
         shard_s = count * (len(plan.traits) + 2) * plan.merge_s + plan.store_s
@@ -166,14 +147,3 @@ class SimWorld:
             return True
         spans = (*machine.troubles, *self.site.everywhere)
         return any(start < to_s and from_s < stop for start, stop in spans)
-
-
-@contextmanager
-def quiet() -> Generator[None]:
-    """Silence the shell's log, whose lines are not needed in thousands of runs."""
-    log = logging.getLogger("archipelago.syncer")
-    was_disabled, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = was_disabled

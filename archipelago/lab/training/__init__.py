@@ -2,7 +2,8 @@
 
 `study`, `bench` and `cli` may import this package; a run never does. The syncer's shell and the
 rules, the learner's state, the inner step, the encoders, both ends of the wire and the shard are
-those of a run on Ray. Only time, machines and the network between them are simulated.
+those of a run on Ray. Only time, machines and the network between them are simulated, by the engine
+in `archipelago.lab.virtual`.
 
     train           trains a configuration in its mode, from its start to its result
     virtual_file    a file with a configuration and a table [virtual], checked
@@ -15,9 +16,9 @@ those of a run on Ray. Only time, machines and the network between them are simu
     average         moving averages of the global model, judged at the end
     evaluations     one evaluation of the global model on the way
     world           islands, syncer and shard: the modes "decoupled", "diloco" and "streaming"
-    network         messages and bytes between processes and the syncer
-    process         a process of an island, with one life after another in it
-    learner         one life: `islands.learner_state`, carried by callbacks, with a model
+    network         links between islands and the rest, where bytes take their time
+    process         the process of an island whose learners have a model
+    learner         one life of a learner with a model
     ports           the syncer's ports: the real shard, and learners
     faults          a fault plan, as far as it has a meaning here
     data_parallel   one process, the summed batch: the mode "data-parallel", and its steps alone

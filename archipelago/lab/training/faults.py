@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from archipelago.lab.training.network import IslandPlace, VirtualNetwork
+from archipelago.lab.training.network import TrainingNetwork
 from archipelago.lab.training.timing import Timing
 from cluster.config.fault_kinds import FaultKind
 from cluster.config.schema import PlannedFault
@@ -23,15 +23,13 @@ class Faults:
     def __init__(
         self,
         plan: Sequence[PlannedFault],
-        network: VirtualNetwork,
+        network: TrainingNetwork,
         measures: Measures,
         timing: Timing,
-        start: Callable[[IslandPlace], None],
     ) -> None:
-        """Prepare a plan; `start` starts a process at a place."""
+        """Prepare a plan for the processes and links of a network."""
         self._plan, self._left = FaultPlan(plan), len(plan)
         self._network, self._measures, self._timing = network, measures, timing
-        self._start = start
 
     def look(self, syncer: Syncer) -> None:
         """Strike the faults that are due."""
@@ -52,14 +50,14 @@ class Faults:
             syncer.drain(island, "the fault plan has it leave")
             return
         if fault.kind is FaultKind.CUT:
-            place.cut_s = now_s + fault.for_s
+            place.up_cut_s = place.down_cut_s = now_s + fault.for_s
             return
         if (process := place.process) is None:
             return
         match fault.kind:
             case FaultKind.KILL | FaultKind.NODE:
-                self._network.crash(place)
-                loop.at(now_s + self._timing.back_s, self._start, place)
+                self._network.crash(place, process)
+                loop.at(now_s + self._timing.back_s, self._network.start, place)
             case FaultKind.STOP:
                 process.frozen_s = now_s + fault.for_s
             case FaultKind.SLOW:

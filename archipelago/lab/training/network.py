@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
-from archipelago.lab.simulation.event_loop import VirtualLoop, settle
+from archipelago.lab.training.compiled_parts import CompiledParts
 from archipelago.lab.training.lease_source import Reading, Renumbered
-from archipelago.lab.training.process import VirtualProcess
+from archipelago.lab.training.process import TrainingProcess
 from archipelago.lab.training.timing import Timing
+from archipelago.lab.virtual.network import VirtualNetwork
+from archipelago.lab.virtual.shards import VirtualShards
+from archipelago.lab.virtual.site import IslandPlace, VirtualSite
+from cluster.config.rule import group_of
+from cluster.config.schema import Config
 from cluster.names import CALL_TIMEOUT_S
-from cluster.shard.arrays import ArrayShard
-from cluster.syncer.shell import Syncer
-from coordinator.codec import Wire, decode, split
-from coordinator.fragments import Flat, Layout
-from coordinator.protocol import (
-    Adopted,
-    Fragment,
-    Island,
-    Join,
-    LeaseWanted,
-    Life,
-    Report,
-    Version,
-    Vitals,
-)
+from cluster.storage.fragments import Arrays
+from coordinator.codec import Sent, Wire, decode, split
+from coordinator.fragments import Flat
+from coordinator.protocol import Fragment, Island, Life, Version
 from islands.exchange import Missed
-from islands.task import StreamLike, Task
-
-NOTICED_S = 0.5
-"""Seconds from a process's end until its death is detected."""
+from islands.task import StreamLike
 
 
 @dataclass(slots=True)
@@ -50,136 +39,76 @@ class Direction:
         return self.free_s - now_s + self.timing.latency_s
 
 
-@dataclass(slots=True)
-class IslandPlace:
-    """One island's place: its link, its batches, and the process that runs there."""
+@dataclass(slots=True, kw_only=True)
+class LinkedPlace(IslandPlace[TrainingProcess]):
+    """One island's place, with a link of its own bandwidth in each direction."""
 
-    island: Island
-    batch_size: int
     up: Direction
     down: Direction
-    process: VirtualProcess | None = None
-    started: int = 0
-    """The number of processes that have started there."""
-    cut_s: float = 0.0
-    """No message passes until this time."""
-    retired: bool = False
-    """Whether the island is no longer wanted."""
 
 
-class VirtualNetwork:
-    """The network that carries messages between processes and the syncer."""
+class TrainingNetwork(VirtualNetwork[TrainingProcess, LinkedPlace]):
+    """The network of a run with real arrays: it loses messages only while it is cut."""
+
+    timeout_s, resends = CALL_TIMEOUT_S, True
 
     def __init__(
         self,
-        loop: VirtualLoop,
+        site: VirtualSite[LinkedPlace],
+        config: Config,
+        kit: CompiledParts,
         timing: Timing,
-        task: Task,
-        layout: Layout,
-        shard: ArrayShard,
-        places: Sequence[IslandPlace],
+        shards: VirtualShards[Sent, Sent, Flat, Arrays],
         reading: Reading | None,
     ) -> None:
-        """Connect these places; `reading` replaces the leases that the rules grant."""
-        self.loop, self.timing, self.shard = loop, timing, shard
-        self.places = {place.island: place for place in places}
-        self._task, self._layout = task, layout
+        """Connect the places of a site; `reading` replaces the leases that the rules grant."""
+        super().__init__(site)
+        self.timing, self.shards, self._config, self._kit = timing, shards, config, kit
         self._reading: dict[Island, deque[int]] | None = None
         if reading is not None:
             self._reading = {name: deque(numbers) for name, numbers in reading.items()}
-        self.watched: dict[Life, asyncio.Future[str]] = {}
-        self.syncer: Syncer  # set by the world
 
     # --- processes --------------------------------------------------------------------------------
 
-    def crash(self, place: IslandPlace) -> None:
-        """Kill the process at a place; this is noticed `NOTICED_S` later."""
-        if (process := place.process) is None:
-            return
-        process.dead, place.process = True, None
-        known_s = self.loop.now_s + NOTICED_S
-        for waiter in process.waiters:
-            self.loop.at(known_s, settle, waiter, None)
-        for life, watcher in self.watched.items():
-            if life.island == place.island:
-                self.loop.at(known_s, settle, watcher, "its process ended")
+    def process_at(self, place: LinkedPlace, seed: str) -> TrainingProcess:
+        """Return a new process for a place."""
+        return TrainingProcess(
+            self._config, place.island, self._kit, self.timing, self.loop, self, seed
+        )
 
-    def ended(self, process: VirtualProcess, life: Life) -> None:
+    def ended(self, process: TrainingProcess, life: Life) -> None:
         """Notify the watchers of a life that it is over."""
-        for other, watcher in self.watched.items():
-            if other.island == life.island and other.incarnation <= life.incarnation:
-                known_s = self.loop.now_s + self.timing.latency_s
-                self.loop.at(known_s, settle, watcher, "its learner has ended this life")
+        self.notify(life, self.timing.latency_s, "its learner has ended this life")
 
-    def left(self, process: VirtualProcess) -> None:
+    def left(self, process: TrainingProcess) -> None:
         """Retire a drained island: it does not come back."""
         self.places[process.island].retired = True
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def _call(
-        self,
-        process: VirtualProcess,
-        words: Callable[[], Any],
-        reply: Callable[[Any], None],
-        failed: Callable[[], None],
-    ) -> None:
-        """Send a message to the syncer, then call `reply` with its answer, or `failed`."""
-        now_s = self.loop.now_s
-        if now_s < self.places[process.island].cut_s:
-            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, failed)
-        else:
-            self.loop.at(now_s + self.timing.latency_s, self._comes, process, words, reply, failed)
+    def delay_s(self, place: LinkedPlace) -> float:
+        """Return the latency, which is the same for all messages."""
+        return self.timing.latency_s
 
-    def _comes(
-        self,
-        process: VirtualProcess,
-        words: Callable[[], Any],
-        reply: Callable[[Any], None],
-        failed: Callable[[], None],
-    ) -> None:
-        answer, now_s = words(), self.loop.now_s
-        if now_s < self.places[process.island].cut_s:
-            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, failed)
-        else:
-            self.loop.at(now_s + self.timing.latency_s, process.reached, reply, answer)
+    def lost(self, place: LinkedPlace, cut_s: float) -> bool:
+        """Return whether a message is lost: all are until the end of the cut, and none later."""
+        return self.loop.now_s < cut_s
 
-    async def reach(self, life: Life) -> VirtualProcess | None:
-        """Return the process at a life's place, once a message arrives; None if there is none."""
-        place = self.places[life.island]
-        while self.loop.now_s < place.cut_s:
-            await self.loop.pause(CALL_TIMEOUT_S)
-        await self.loop.pause(self.timing.latency_s)
-        process = place.process
-        while process is not None and self.loop.now_s < process.frozen_s:
-            await self.loop.pause(process.frozen_s - self.loop.now_s)
-            process = place.process
-        return process
+    # --- arrays -----------------------------------------------------------------------------------
 
-    # --- messages of a process --------------------------------------------------------------------
-
-    def join(self, process: VirtualProcess, event: Join) -> None:
-        """Send a join, and try again if no answer comes."""
-
-        def again() -> None:
-            if not process.let_go:
-                process.begin()
-
-        self._call(process, lambda: self.syncer.join(event), process.granted, again)
-
-    def whole(self, process: VirtualProcess) -> None:
+    def whole(self, process: TrainingProcess) -> None:
         """Fetch all public fragments, as they are when they arrive."""
-        size_bytes = sum(map(Wire.F32.bytes_of, self._layout.sizes))
+        size_bytes = sum(map(Wire.F32.bytes_of, self._kit.layout.sizes))
         takes_s = self.places[process.island].down.takes_s(self.loop.now_s, size_bytes)
         ready_s = self.loop.now_s + takes_s + self.timing.latency_s
         self.loop.at(ready_s, process.reached, self._give, process)
 
-    def _give(self, process: VirtualProcess) -> None:
-        process.start(self.shard.whole([Fragment(p) for p in range(len(self._layout.fragments))]))
+    def _give(self, process: TrainingProcess) -> None:
+        process.start(self.shards.whole())
 
     def missed(self, p: Fragment, older: Version, newer: Version) -> Missed:
         """Return the differences from one version to another, or the whole fragment."""
-        return self.shard.missed(p, older, newer)
+        return self.shards.missed(p, older, newer)
 
     def moments(self, donor: Life) -> list[NDArray[Any]] | None:
         """Return a donor's moments; None if its process is in another life."""
@@ -190,35 +119,12 @@ class VirtualNetwork:
 
     def shared(self) -> dict[Fragment, Flat]:
         """Return the published means of first moments, by fragment."""
-        fragments, sizes = range(len(self._layout.fragments)), self._layout.sizes
-        found = enumerate(self.shard.shared([Fragment(p) for p in fragments]))
+        found, sizes = enumerate(self.shards.shared()), self._kit.layout.sizes
         return {Fragment(p): decode(split(m)[0], sizes[p]) for p, m in found if m is not None}
 
     def stream(self, island: Island) -> StreamLike:
         """Return an island's data stream, which reads the leases of the tape if there is one."""
-        stream = self._task.stream(self.places[island].batch_size)
+        stream = self._kit.task.stream(group_of(self._config, island).batch_size)
         if self._reading is None:
             return stream
         return Renumbered(stream, self._reading[island])
-
-    def report(
-        self, process: VirtualProcess, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
-    ) -> None:
-        """Send a report to the syncer."""
-        life = event.life
-        self._call(
-            process,
-            lambda: self.syncer.report(event, vitals, adopted),
-            lambda answer: process.answered(life, answer),
-            lambda: process.unanswered(life),
-        )
-
-    def lease(self, process: VirtualProcess, event: LeaseWanted) -> None:
-        """Ask the syncer for data."""
-        life = event.life
-        self._call(
-            process,
-            lambda: self.syncer.lease(event),
-            lambda answer: process.answered(life, answer),
-            lambda: process.unanswered(life),
-        )

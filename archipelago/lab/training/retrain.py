@@ -7,7 +7,7 @@ from pathlib import Path
 from archipelago.lab.training.lease_source import reading_of
 from archipelago.lab.training.loss_curve import Learned, LossCurve
 from archipelago.lab.training.timing import Virtual
-from archipelago.lab.training.world import VirtualWorld
+from archipelago.lab.training.world import TrainingWorld
 from cluster.config.load import load
 from cluster.config.rule import rule_of
 from cluster.storage.layout import load_layout
@@ -31,6 +31,6 @@ def train_again(run_dir: Path, virtual: Virtual) -> Learned:
     edition = edition_of(depot)
     reading = reading_of(rule_of(config, layout, edition), tape.events)
     curve = LossCurve(Evaluator(config), virtual.look_every)
-    return VirtualWorld(
+    return TrainingWorld(
         config, virtual, curve, reading=reading, order=[*reading], edition=edition
     ).run()

@@ -9,7 +9,7 @@ from archipelago.lab.training.average import Averages
 from archipelago.lab.training.loss_curve import Learned, LossCurve
 from archipelago.lab.training.supported import refused
 from archipelago.lab.training.timing import Timing
-from archipelago.lab.training.world import VirtualWorld
+from archipelago.lab.training.world import TrainingWorld
 from cluster.config.schema import Config
 from cluster.config.values import Mode
 from cluster.workers.evaluator import Evaluator
@@ -35,4 +35,4 @@ def train(
         case Mode.DATA_PARALLEL | Mode.ELASTIC:
             return single.train(config, timing, curve)
         case Mode.DECOUPLED | Mode.DILOCO | Mode.STREAMING:
-            return VirtualWorld(config, timing, curve).run()
+            return TrainingWorld(config, timing, curve).run()

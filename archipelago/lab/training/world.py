@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from archipelago.lab.simulation.event_loop import VirtualLoop, running
-from archipelago.lab.simulation.world import quiet
 from archipelago.lab.training.compiled_parts import kit_of
 from archipelago.lab.training.faults import Faults
 from archipelago.lab.training.lease_source import Reading
 from archipelago.lab.training.loss_curve import Learned, LossCurve
-from archipelago.lab.training.network import Direction, IslandPlace, VirtualNetwork
-from archipelago.lab.training.ports import VirtualPorts
-from archipelago.lab.training.process import VirtualProcess
+from archipelago.lab.training.network import Direction, LinkedPlace, TrainingNetwork
+from archipelago.lab.training.ports import TrainingPorts
 from archipelago.lab.training.timing import Timing
+from archipelago.lab.virtual.shards import VirtualShards
+from archipelago.lab.virtual.site import VirtualSite, progress_text
 from cluster.config.rule import group_of, rule_of, wire_of_moments
 from cluster.config.schema import Config
 from cluster.shard.build import first_of, shard_of
@@ -32,7 +31,7 @@ PATIENCE_S = 1000.0
 """Additional seconds for restarts, bars and last rounds, which do not depend on the step time."""
 
 
-class VirtualWorld(Log):
+class TrainingWorld(Log):
     """All parts of one run, and its tape.
 
     `tape` holds each event with its time.
@@ -57,20 +56,19 @@ class VirtualWorld(Log):
         """
         self.config, self.timing, self._curve = config, timing, curve
         self._kit = kit = kit_of(config)
-        self.loop = VirtualLoop()
-        flats = curve.evaluator.initial()
-        arrays = {Fragment(p): first_of(config, flat) for p, flat in enumerate(flats)}
-        self.shard = shard_of(config, kit.layout, arrays)
         names = config.island_names if order is None else order
         places = [
-            IslandPlace(
-                island, group_of(config, island).batch_size, Direction(timing), Direction(timing)
-            )
-            for island in names
+            LinkedPlace(island, up=Direction(timing), down=Direction(timing)) for island in names
         ]
-        self.network = VirtualNetwork(
-            self.loop, timing, kit.task, kit.layout, self.shard, places, reading
-        )
+        self.site = site = VirtualSite(config.run.seed, places)
+        fragments = [Fragment(p) for p in range(config.sync.fragments)]
+        arrays = {
+            p: first_of(config, flat)
+            for p, flat in zip(fragments, curve.evaluator.initial(), strict=True)
+        }
+        self.shard = shard = shard_of(config, kit.layout, arrays)
+        self._shards = VirtualShards(site.loop, [fragments], lambda: shard)
+        self.network = TrainingNetwork(site, config, kit, timing, self._shards, reading)
         rule = rule_of(config, kit.layout, edition)
         if reading is not None:  # the cursors refer to leases that these rules have not granted
             rule = replace(rule, batches=tuple((name, 0) for name, _ in rule.batches))
@@ -84,15 +82,15 @@ class VirtualWorld(Log):
             wire_moments=wire_of_moments(config),
         )
         self.tape: list[tuple[float, Event]] = []
-        self.syncer = self.network.syncer = Syncer(
+        self.syncer = site.syncer = Syncer(
             rule,
             initial(rule),
-            VirtualPorts(self.network),
-            now_s=self.loop.time,
+            TrainingPorts(self.network, self._shards),
+            now_s=site.now_s,
             tape=self,
             measures=self.measures,
         )
-        self._faults = Faults(config.faults.plan, self.network, self.measures, timing, self._start)
+        self._faults = Faults(config.faults.plan, self.network, self.measures, timing)
 
     # --- the tape ---------------------------------------------------------------------------------
 
@@ -119,32 +117,24 @@ class VirtualWorld(Log):
     @property
     def public(self) -> list[Flat]:
         """The fragments of the global model that all learners have."""
-        fragments = [Fragment(p) for p in range(self.config.sync.fragments)]
-        return [flat for _, flat in self.shard.whole(fragments)]
+        return [flat for _, flat in self._shards.whole()]
 
     def run(self) -> Learned:
         """Train to the end.
 
         Errors: `RunFailed` if the run would never end.
         """
-        with running(self.loop), quiet():
-            try:
-                for place in self.network.places.values():
-                    self._start(place)
-                self.loop.run(self._limit_s, self.syncer.finished.is_set)
-                self.loop.run(self.loop.now_s, lambda: False)  # the last versions become public
-            finally:
-                self.syncer.close()
-                self.loop.finish()
-        if self.syncer.failure is not None:
-            raise self.syncer.failure
-        state, now_s = self.syncer.state, self.loop.now_s
+        site, loop = self.site, self.site.loop
+        with site.playing():
+            for place in site.places.values():
+                self.network.start(place)
+            loop.run(self._limit_s, self.syncer.finished.is_set)
+            loop.run(loop.now_s, lambda: False)  # the last versions become public
+        site.check()
+        state, now_s = self.syncer.state, loop.now_s
         if state.phase is not Phase.FINISHED:
-            raise RunFailed(
-                f"not at its end after {now_s:.0f} s of virtual time: t = {state.t} of "
-                f"{self.config.run.steps}; "
-                + "; ".join(f"{m.life} is {m.status}: {m.why}" for m in state.members.values())
-            )
+            text = progress_text(state, self.config.run.steps)
+            raise RunFailed(f"not at its end after {now_s:.0f} s of virtual time: {text}")
         measured = self.measures.summary(state, now_s)
         return self._curve.ended(self.config, state.t, now_s, measured, self.public)
 
@@ -153,14 +143,3 @@ class VirtualWorld(Log):
         groups = self.config.islands
         slowest_s = max(max(self.timing.step_s / each.speed, each.step_s) for each in groups)
         return LEEWAY * self.config.run.steps * slowest_s + PATIENCE_S
-
-    def _start(self, place: IslandPlace) -> None:
-        """Start a process at a place, unless one is there or the island is retired."""
-        if place.retired or place.process is not None:
-            return
-        place.started += 1
-        seed = f"{self.config.run.seed}/{place.island}/{place.started}"
-        place.process = VirtualProcess(
-            self.config, place.island, self._kit, self.timing, self.loop, self.network, seed
-        )
-        place.process.begin()
