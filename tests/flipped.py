@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from archipelago.lab.training.loss_curve import LossCurve
 from archipelago.lab.training.timing import Timing
-from archipelago.lab.training.world import VirtualWorld
+from archipelago.lab.training.world import TrainingWorld
 from cluster.config.load import parse
 from cluster.config.schema import Config
 from cluster.workers.evaluator import Evaluator
@@ -30,7 +30,7 @@ MOST_MERGES, MOST_PERCENT = 20, 2.0
 """Merges within which the island must be on trial, and its largest effect on the final loss."""
 
 
-class WatchedWorld(VirtualWorld):
+class WatchedWorld(TrainingWorld):
     """A run that counts the merges of one island after the fault, until it is on trial."""
 
     def watch(self, island: Island) -> None:
