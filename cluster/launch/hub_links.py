@@ -23,8 +23,9 @@ from cluster.launch.links import REGION, LinkProbe
 from coordinator.codec import Wire, decode, encode
 from coordinator.errors import UserMistake
 from coordinator.interval import HubLink
+from islands.sources import STDLIB
 
-BOUND_S, PATIENT_S = 20.0, 120.0
+BOUND_S, PATIENT_S = 30.0, 300.0
 """Timeouts of the measurement of all links together: for a warning, and for a choice."""
 TINY_BYTES, WARM_BYTES, MOST_BYTES = 2**16, 2**20, 2**26
 """An object that measures latency, one that opens connections, and the largest one."""
@@ -41,9 +42,26 @@ THIS_MACHINE = "this machine's codec and object store"
 class HubMeasured:
     """The result of a measurement."""
 
-    links: tuple[HubLink, ...]
-    missing: tuple[str, ...]
+    links: tuple[HubLink, ...] = ()
+    missing: tuple[str, ...] = ()
     """The regions that could not be measured, and why."""
+    unreadable: tuple[str, ...] = ()
+    """The regions that cannot read the corpus, and why."""
+
+
+class RegionProbe(LinkProbe):
+    """A probe that also looks for the corpus."""
+
+    def unreadable(self, config: str) -> str:
+        """Return why this node cannot read the corpus; empty if it can."""
+        from cluster.workers.assembly import data_spec
+        from islands.sources import find_source
+
+        try:
+            find_source(data_spec(Config.model_validate_json(config)))
+        except (UserMistake, OSError) as error:
+            return str(error)
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +122,23 @@ def to_regions(config: Config, nodes: Sequence[Node], within_s: float) -> HubMea
     here = ray.get_runtime_context().get_node_id()
     wanted = _sites(config, nodes, here)
     if not wanted:
-        return HubMeasured((), ())
+        return HubMeasured()
     hub: Any = _probe(here, threads=2 * len(wanted) + 2)
     try:
-        return _Measurement(hub, wanted, within_s).result()
+        return _Measurement(hub, wanted, within_s).result(config)
     finally:
         for probe in (hub, *(site.probe for site in wanted)):
             ray.kill(probe)
 
 
 def _sites(config: Config, nodes: Sequence[Node], here: str) -> list[_Site]:
-    """Return one node of each region with islands, this node aside."""
+    """Return one node of each region with islands; nodes of this machine have no link."""
     islands = expected_islands(config, nodes)
+    own = address_of(nodes, here)
     found: dict[str, tuple[Node, float]] = {}
     for node in nodes:
         known = node.labels.get(NODE_ID, "")
-        if known == here or not islands.get(known):
+        if node.name == own or not islands.get(known):
             continue
         name = node.labels.get(REGION, "the other nodes")
         first, count = found.get(name, (node, 0.0))
@@ -130,9 +149,14 @@ def _sites(config: Config, nodes: Sequence[Node], here: str) -> list[_Site]:
     ]
 
 
+def address_of(nodes: Sequence[Node], known: str) -> str:
+    """Return the address of the node with this id; empty if there is none."""
+    return next((node.name for node in nodes if node.labels.get(NODE_ID) == known), "")
+
+
 def _probe(node: str, threads: int = 4) -> Any:
     options: dict[str, Any] = {"label_selector": {NODE_ID: node}, "num_cpus": 0}
-    return ray.remote(LinkProbe).options(max_concurrency=threads, **options).remote()
+    return ray.remote(RegionProbe).options(max_concurrency=threads, **options).remote()
 
 
 class _Measurement:
@@ -144,8 +168,9 @@ class _Measurement:
         self._sites = {site.name: site for site in sites}
         self._missing: dict[str, str] = {}
 
-    def result(self) -> HubMeasured:
-        """Measure round trips, then both directions."""
+    def result(self, config: Config) -> HubMeasured:
+        """Look for the corpus, measure round trips, then both directions."""
+        unreadable = self._unreadable(config)
         ports = self._all({name: site.probe.port.remote() for name, site in self._sites.items()})
         rtts = self._all(
             {
@@ -160,7 +185,22 @@ class _Measurement:
             for name, site in self._sites.items()
             if name in down
         )
-        return HubMeasured(links, tuple(f"{name}: {why}" for name, why in self._missing.items()))
+        missing = tuple(f"{name}: {why}" for name, why in self._missing.items())
+        return HubMeasured(links, missing, unreadable)
+
+    def _unreadable(self, config: Config) -> tuple[str, ...]:
+        """Return the regions that cannot read the corpus of a preset, and why."""
+        if config.task.preset is None or config.data.source == STDLIB:
+            return ()
+        text = config.model_dump_json()
+        answers = self._all(
+            {name: site.probe.unreadable.remote(text) for name, site in self._sites.items()}
+        )
+        return tuple(
+            f"{name} (node {self._sites[name].address}): {why}"
+            for name, why in answers.items()
+            if why
+        )
 
     def _rates(self, names: Mapping[str, object], *, towards_hub: bool) -> dict[str, float]:
         """Return the rates to or from these regions, in bit/s."""
