@@ -100,12 +100,10 @@ def cut(leaves: Sequence[Leaf], fragments: int) -> Layout:
     """
     pieces = _all_pieces(leaves, fragments)
     if len(pieces) < fragments:
-        possible = len(pieces)
-        while (count := len(_all_pieces(leaves, possible))) < possible:
-            possible = count
         raise UserMistake(
             f"{fragments} fragments asked for, but the {len(leaves)} tensors can be cut into "
-            f"{len(pieces)} pieces for that: set sync.fragments to {possible} or less"
+            f"{len(pieces)} pieces for that: set sync.fragments to {most_of(leaves, fragments)} "
+            "or less"
         )
     bins: list[tuple[int, int]] = [(0, p) for p in range(fragments)]
     packed: list[list[Piece]] = [[] for _ in range(fragments)]
@@ -117,6 +115,14 @@ def cut(leaves: Sequence[Leaf], fragments: int) -> Layout:
         sorted(contents, key=lambda piece: (piece.leaf, _place(piece))) for contents in packed
     )
     return Layout(tuple(leaves), tuple(tuple(contents) for contents in ordered))
+
+
+def most_of(leaves: Sequence[Leaf], fragments: int) -> int:
+    """Return into how many fragments the leaves can be cut, `fragments` at most."""
+    possible = fragments
+    while (count := len(_all_pieces(leaves, possible))) < possible:
+        possible = count
+    return possible
 
 
 def _all_pieces(leaves: Sequence[Leaf], fragments: int) -> list[Piece]:

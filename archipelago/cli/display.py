@@ -42,13 +42,14 @@ class Display:
     def show(self, status: RunStatus) -> None:
         """Show a status, and the events since the last one."""
         for text in announce(self._last, status):
-            self._say(text)
+            self.say(text)
         if self._live:
             self._live.update(render(status), refresh=True)
         elif status["elapsed_s"] >= self._line_due_s:
-            self._say(line(status))
+            self.say(line(status))
             self._line_due_s = status["elapsed_s"] + LINE_EVERY_S
         self._last = status
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Print one line above the table."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -9,7 +9,7 @@ from typing import Any
 from archipelago.cli.formatting import WIDTH
 from cluster.config.schema import Config, IslandGroup, OptimizerConfig
 from cluster.config.toml import toml_value
-from cluster.config.values import RATES
+from cluster.config.values import AUTO, RATES
 from coordinator.fragments import Layout
 
 MOST_LINES = 8
@@ -32,8 +32,11 @@ def header(config: Config, run_dir: Path, layout: Layout, *, resume: bool = Fals
         "islands": "; ".join(_group(group) for group in config.islands),
     }
     if not run.mode.sums_gradients:
+        interval = f"H = {toml_value(sync.every)}, {sync.fragments} fragments"
+        if sync.every == AUTO:
+            interval = "H and fragments chosen once Ray is up"
         lines["merging"] = (
-            f"H = {toml_value(sync.every)}, {sync.fragments} fragments, "
+            f"{interval}, "
             f"quorum {sync.quorum} of {len(config.island_names)}, {sync.merge}, "
             f"{sync.wire_up} up, {sync.wire_down} down"
         )

@@ -118,6 +118,7 @@ def train(
             address=address,
             show=display.show,
             interrupts=interrupts,
+            say=display.say,
             resumes=resume,
             from_stored=from_stored,
         )
@@ -245,7 +246,9 @@ def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B0
     console.print(f"run {config.run.name}", markup=False, highlight=False)
     _say_header(console, config, run_dir, layout)
     with Interrupts() as interrupts, Display(console) as display:
-        outcome = keep_as_job(config, run_dir, layout, show=display.show, interrupts=interrupts)
+        outcome = keep_as_job(
+            config, run_dir, layout, show=display.show, interrupts=interrupts, say=display.say
+        )
     console.print(summary_table(outcome.summary))
     print(json_text(outcome.summary), flush=True)
     _print_missing(outcome)

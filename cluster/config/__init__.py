@@ -20,6 +20,7 @@ names its place in the notation of `--set`: `sync.every`, `islands.0.count`.
     problem_text     the wording of a problem
     toml             values and tables in TOML notation
     rule             converts a configuration to `coordinator.state.Rule`
+    interval_inputs  the inputs of `sync.every = "auto"`, and its resolved form
     fault_kinds      the table of all kinds of fault injection
     slices           the chips and hosts of a TPU topology
     machines         a cluster file: chips, regions, links, and the training job for them

@@ -7,16 +7,26 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from cluster.config.field_check import reads
+from cluster.config.modes import preset_of
 from cluster.config.problem_text import Problem
 from cluster.config.rule import schedule_of
 from cluster.config.schema import Config, SyncConfig
+from cluster.config.values import AUTO
 
 
 @reads("sync.fragments", "sync.every")
 def fragments_fit(config: Config) -> Iterator[Problem]:
     """Check that P is at most H, so that no two fragments are due at one step."""
-    given, every = config.sync.fragments, min(every for _, every in config.sync.stretches)
-    if given > every:
+    given = config.sync.fragments
+    if config.sync.every == AUTO:
+        fixed = () if (preset := preset_of(config)) is None else preset.fixed
+        if given != SyncConfig.model_fields["fragments"].default and "fragments" not in fixed:
+            yield Problem(
+                "sync.fragments",
+                f'sync.every = "auto" chooses it; leave {given} out, or give sync.every a number',
+            )
+        return
+    if given > (every := min(every for _, every in config.sync.stretches)):
         yield Problem(
             "sync.fragments",
             f"two of {given} fragments would be due at one step, as sync.every is {every}; "
@@ -28,6 +38,8 @@ def fragments_fit(config: Config) -> Iterator[Problem]:
 def overlap_fits(config: Config) -> Iterator[Problem]:
     """Check that the overlap ends before the next round of the fragment."""
     sync = config.sync
+    if sync.every == AUTO:
+        return
     given, least = sync.least_overlap, schedule_of(config).least
     # A free-running learner that carries its late hand-ins may hand in again before it adopts.
     keeps = sync.adopt == "carry" and sync.anchor == "base" and not config.run.mode.lock_step
@@ -64,7 +76,7 @@ def _changed(table: BaseModel, key: str) -> bool:
 def shards_have_fragments(config: Config) -> Iterator[Problem]:
     """Check that each shard has a fragment."""
     given, fragments = config.sync.shards, config.sync.fragments
-    if given > fragments:
+    if given > fragments and config.sync.every != AUTO:
         yield Problem(
             "sync.shards", f"{given} processes cannot share {fragments} fragments; use fewer"
         )

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from cluster.config.table import Table
 from cluster.config.values import (
+    AUTO,
     LARGEST_SEED,
     RATES,
     TARGET,
@@ -130,9 +131,16 @@ class SyncConfig(Table):
     """The table `[sync]`: when and how fragments are merged and exchanged."""
 
     every: Interval = 8
-    """H: syncer steps between two merges of a fragment; or [[from_step, H], ...] to change it."""
+    """H: syncer steps between two merges of a fragment; or [[from_step, H], ...] to change it.
+
+    "auto": chosen with P once, before the start, from the measured links and step.
+    """
     fragments: Count = 8
-    """P: number of fragments; at most H."""
+    """P: number of fragments; at most H. every = "auto" chooses it, too."""
+    step_s: Positive | None = None
+    """Seconds of a step, for every = "auto"; the default is to measure a few before the start."""
+    force: bool = False
+    """Start even if a measured link cannot carry one fragment within H steps."""
     overlap: Annotated[Overlap, BeforeValidator(overlap_value)] = "auto"
     """Inner steps that a learner may train while a round is under way (tau).
 
@@ -199,7 +207,8 @@ class SyncConfig(Table):
 
     @property
     def stretches(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of a first syncer step and the H from there on."""
+        """Pairs of a first syncer step and the H from there on; "auto" has none yet."""
+        assert self.every != AUTO, "the launcher replaces auto before the layout is cut"
         return ((0, self.every),) if isinstance(self.every, int) else self.every
 
     @property

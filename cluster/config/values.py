@@ -119,15 +119,19 @@ def option_value(value: object) -> object:
     return value
 
 
+AUTO: Literal["auto"] = "auto"
+"""The value of a key that the run chooses by itself."""
+
+
 def interval_value(value: object) -> object:
-    """Validate H, or `[[from, H], ...]`: each from a syncer step on, the first from 0."""
-    if _is_count(value):
+    """Validate H, "auto", or `[[from, H], ...]`: each from a syncer step on, the first from 0."""
+    if _is_count(value) or value == AUTO:
         return value
     pairs = [_pair(each) for each in value] if isinstance(value, list | tuple) else []
     starts = [first for pair in pairs if pair is not None for first in pair[:1]]
     if not pairs or len(starts) < len(pairs):
         raise PydanticCustomError(
-            "every", "must be a count of steps, or stretches such as [[0, 8], [48, 24]]"
+            "every", 'must be a count of steps, "auto", or stretches such as [[0, 8], [48, 24]]'
         )
     if starts[0] != 0 or starts != sorted(set(starts)):
         raise PydanticCustomError(
@@ -148,14 +152,16 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _every_plainly(value: int | tuple[tuple[int, int], ...]) -> int | list[list[int]]:
-    return value if isinstance(value, int) else [list(pair) for pair in value]
+def _every_plainly(
+    value: Literal["auto"] | int | tuple[tuple[int, int], ...],
+) -> str | int | list[list[int]]:
+    return [list(pair) for pair in value] if isinstance(value, tuple) else value
 
 
 Interval = Annotated[
-    int | tuple[tuple[int, int], ...],
+    Literal["auto"] | int | tuple[tuple[int, int], ...],
     PlainValidator(interval_value),
-    PlainSerializer(_every_plainly, return_type=int | list[list[int]]),
+    PlainSerializer(_every_plainly, return_type=str | int | list[list[int]]),
 ]
 Grace: TypeAlias = Literal["auto"] | float
 Every: TypeAlias = Literal["auto"] | int

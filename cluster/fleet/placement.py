@@ -87,9 +87,7 @@ def room(machines: Machines, nodes: Sequence[Node]) -> int:
     """Return how many times these machines would fit on the nodes if nothing else used them."""
     need, labels, n = bundle(machines), selector(machines), machines.hosts
     suitable = [node for node in nodes if _fits(labels, node)]
-    capacities = [
-        min(int(node.total.get(k, 0.0) / v + 1e-9) for k, v in need.items()) for node in suitable
-    ]
+    capacities = [_capacity(need, node) for node in suitable]
     if machines.topology is not None and n > 1:  # count whole slices
         held = Counter(
             node.labels.get(SLICE)
@@ -103,6 +101,32 @@ def room(machines: Machines, nodes: Sequence[Node]) -> int:
     while times and sum(min(held, times) for held in capacities) < times * n:
         times -= 1
     return times
+
+
+def _capacity(need: Mapping[str, float], node: Node) -> int:
+    """Return how many times a node has these resources."""
+    return min(int(node.total.get(k, 0.0) / v + 1e-9) for k, v in need.items())
+
+
+def expected_islands(config: Config, nodes: Sequence[Node]) -> dict[str, float]:
+    """Return how many islands to expect on each node, by Ray's id of it.
+
+    Ray places each group on the nodes with its labels; here its islands are shared among them by
+    their room.
+    """
+    found: dict[str, float] = {}
+    for group in config.islands:
+        need, labels = bundle(group), selector(group)
+        capacities = {
+            node.labels.get(NODE_ID, ""): _capacity(need, node)
+            for node in nodes
+            if _fits(labels, node)
+        }
+        whole = sum(capacities.values())
+        for node, capacity in capacities.items():
+            if capacity:
+                found[node] = found.get(node, 0.0) + group.count * capacity / whole
+    return found
 
 
 def homeless(evaluator: EvaluatorConfig, nodes: Sequence[Node]) -> str | None:

@@ -14,6 +14,11 @@ the run ends, the process stops all of it, and nothing else.
     client         calls to a run from another terminal: stop, scale, drain, save
     status_stream  the status of a run, repeated until the run ends
     remote_status  the status of a run on this machine, through its HTTP port
+    auto_interval  H and P of `sync.every = "auto"`, chosen before the start
+    step_probe     measurement of a step, on the devices of an island
+    hub_links      measurement of the links that a run uses, within seconds
+    link_check     comparison of the measured links with what a run sends
+    cluster_checks  checks of regions and addresses against the nodes
     links          measurements of the links between nodes
     link_findings  the settings that limit those links
     wan_settings   settings of the kernel and of Ray for nodes joined by a long link

@@ -8,27 +8,30 @@ configuration is skipped. Nothing is computed, Ray is not started, and nothing i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
+from cluster.config.interval_inputs import bounds_of
 from cluster.config.load import Draft
 from cluster.config.schema import Config, Machines
+from cluster.config.values import AUTO
 from cluster.names import FLEET
 from cluster.package_guard import intruders
 from cluster.shard.build import outer_of
 from cluster.storage import runs
 from cluster.storage.layout import same_layout
 from cluster.storage.open_depot import depot_of
+from cluster.storage.stored_interval import with_stored_interval
 from cluster.workers.assembly import data_spec, mesh_of, task_of
 from cluster.workers.evaluator import EVALUATION_BATCH
 from coordinator.errors import UserMistake
-from coordinator.fragments import Layout
+from coordinator.fragments import Layout, cut
 from islands.adopt import layout_of
 from islands.mesh_shape import misfits
 from islands.sources import find_source
-from islands.task import Task
+from islands.task import Params, Task
 from islands.trainable import of_loss, of_parameters, shapes_of
 
 T = TypeVar("T")
@@ -66,17 +69,23 @@ def enter(
 ) -> tuple[Config, Path, Layout]:
     """Return the checked configuration, the run's directory, and the layout of its model.
 
+    If `sync.every` is "auto", a resumed run gets the numbers that it has stored. For a new run the
+    layout is the coarsest cut that `launch.auto_interval` may choose.
+
     `resume`: continue an earlier run. `owned`: the run ends with this process.
 
     Errors: `UserMistake` with every problem found.
     """
     if foreign := intruders():
         raise UserMistake("\n".join(foreign))
-    config, found, chosen = draft.config, _Found(), None
+    found, chosen = _Found(), None
     if resume and not draft.problems:  # it compares the whole configuration with the run's
-        chosen = found.ask(lambda: runs.resume(config, run_dir))
+        kept = found.ask(lambda: with_stored_interval(draft.config, run_dir))
+        draft = draft if kept is None else replace(draft, config=kept)
+        chosen = found.ask(lambda: runs.resume(draft.config, run_dir))
     elif not resume and draft.sound("run.dir", "run.name", "durability.dir"):
-        chosen = found.ask(lambda: runs.choose(config, config_path, run_dir, now))
+        chosen = found.ask(lambda: runs.choose(draft.config, config_path, run_dir, now))
+    config = draft.config
     if owned and any(fault.island == FLEET for fault in config.faults.plan):
         found.say(
             "faults.plan: the fleet of `archipelago run` is not restarted, and the run would end "
@@ -91,6 +100,14 @@ def enter(
     if resume and not same_layout(depot_of(config, chosen), layout):
         raise UserMistake(f"--resume: the model of {chosen} is another one, its task has changed")
     return config, chosen, layout
+
+
+def _cut(config: Config, task: Task, shapes: Params) -> Layout:
+    """Return the layout; the coarsest one if H and P are not chosen yet."""
+    if config.sync.every != AUTO:
+        return layout_of(task, config.sync.fragments, shapes)
+    leaves = layout_of(task, 1, shapes).leaves
+    return cut(leaves, bounds_of(config, leaves).least_fragments)
 
 
 def _of_several_devices(config: Config, task: Task, layout: Layout) -> list[str]:
@@ -130,7 +147,7 @@ def _layout(draft: Draft, found: _Found) -> Layout | None:
         unfit = of_parameters(task, shapes)
         found.say(*unfit)
         if not unfit and draft.sound("sync.fragments"):
-            layout = found.ask(lambda: layout_of(task, config.sync.fragments, shapes))
+            layout = found.ask(lambda: _cut(config, task, shapes))
         if layout is not None and draft.sound("islands"):
             found.say(*_of_several_devices(config, task, layout))
     if task is None or not data_is_sound:

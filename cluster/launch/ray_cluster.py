@@ -75,8 +75,8 @@ def cluster_of(
 ) -> Generator[str]:
     """Start an embedded Ray that ends with the block, or join a cluster; yield the GCS address.
 
-    Errors: `UserMistake` if the cluster cannot be reached or has no room; `RunFailed` if an
-    embedded Ray does not start.
+    Errors: `UserMistake` if the cluster cannot be reached, or this machine has no room for an
+    embedded one; `RunFailed` if an embedded Ray does not start.
     """
     for name, value in RAY_SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -101,13 +101,6 @@ def cluster_of(
         begun(start)
     else:
         connect(address, namespace)
-        here = ray.get_runtime_context().get_node_id()
-        if (lacking := lack(config.sync, stores, cluster_nodes(), here)) is not None:
-            ray.shutdown()
-            raise UserMistake(
-                f"no room in the object stores of {address}: {lacking}; start Ray with "
-                "--object-store-memory, or use more fragments or fewer islands"
-            )
     try:
         yield ray.get_runtime_context().gcs_address
     finally:
@@ -134,6 +127,21 @@ def begun(start: Callable[[], object], clear: Callable[[], object] = ray.shutdow
                 ) from error
             log.warning("Ray does not start, and is started again: %s", reason.splitlines()[0])
             clear()
+
+
+def check_room(config: Config, address: str | None, stores: Stores) -> None:
+    """Check that the object stores of the connected cluster hold the run.
+
+    Errors: `UserMistake` if one is too small.
+    """
+    if address in (None, "local"):
+        return  # it was started with enough
+    here = ray.get_runtime_context().get_node_id()
+    if (lacking := lack(config.sync, stores, cluster_nodes(), here)) is not None:
+        raise UserMistake(
+            f"no room in the object stores of {address}: {lacking}; start Ray with "
+            "--object-store-memory, or use more fragments or fewer islands"
+        )
 
 
 def lack(sync: SyncConfig, stores: Stores, nodes: Sequence[Node], own_node: str) -> str | None:

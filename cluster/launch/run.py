@@ -22,9 +22,14 @@ from cluster.actors.start import Home
 from cluster.config.schema import Config
 from cluster.fleet.actor import start_fleet
 from cluster.fleet.outcome import Outcome
+from cluster.fleet.ray_backend import cluster_nodes
+from cluster.launch.auto_interval import settle
+from cluster.launch.cluster_checks import region_problems
 from cluster.launch.exit_message import last_words, resume_hint
+from cluster.launch.hub_links import address_of
 from cluster.launch.interrupts import Interrupts
-from cluster.launch.ray_cluster import Stores, cluster_of
+from cluster.launch.link_check import PaceWatch, watched
+from cluster.launch.ray_cluster import Stores, check_room, cluster_of
 from cluster.names import CALL_TIMEOUT_S, FLEET, namespace_of
 from cluster.status import RunStatus
 from cluster.storage import runs
@@ -58,10 +63,13 @@ def run(
     address: str | None,
     show: Callable[[RunStatus], None],
     interrupts: Interrupts,
+    say: Callable[[str], None] = log.warning,
     resumes: bool = False,
     from_stored: bool = False,
 ) -> Outcome:
     """Run one training run to its end, owned by this process.
+
+    `say`: prints a line about what was measured.
 
     `resumes`: an earlier process has begun the run. `from_stored`: start from the newest stored
     version of each fragment, even if events are missing from the log.
@@ -76,6 +84,7 @@ def run(
         stack.enter_context(cluster_of(config, address, namespace, stores))
         interrupts.listen()
         _name_is_free(run_dir.name, namespace)
+        config, watch = _settled(config, layout, address, say, interrupts)
         run_dir.mkdir(parents=True, exist_ok=True)
         # Ray's driver prints news of its nodes: keep it in a file, off a terminal that shows a
         # table and off a stream from which a script reads JSON.
@@ -91,7 +100,7 @@ def run(
             resumes=resumes,
             from_stored=from_stored,
         )
-        return follow(fleet, config, show, interrupts, f"{LOST}; {hint}")
+        return follow(fleet, config, _both(show, watch), interrupts, f"{LOST}; {hint}")
 
 
 def keep_as_job(
@@ -101,6 +110,7 @@ def keep_as_job(
     *,
     show: Callable[[RunStatus], None],
     interrupts: Interrupts,
+    say: Callable[[str], None] = log.warning,
 ) -> Outcome:
     """Run the entrypoint of a submitted run: start a fleet that outlives this process, and follow.
 
@@ -110,10 +120,48 @@ def keep_as_job(
     with cluster_of(config, "auto", namespace, Stores.of(config, layout)):
         interrupts.listen()
         _name_is_free(run_dir.name, namespace)
+        config, watch = _settled(config, layout, "auto", say, interrupts)
         run_dir.mkdir(parents=True, exist_ok=True)
         home = Home(namespace, detached=True)
         fleet = start_fleet(config, run_dir.absolute(), home, _auth())
-        return follow(fleet, config, show, interrupts)
+        return follow(fleet, config, _both(show, watch), interrupts)
+
+
+def _settled(
+    config: Config,
+    layout: Layout,
+    address: str | None,
+    say: Callable[[str], None],
+    interrupts: Interrupts,
+) -> tuple[Config, PaceWatch]:
+    """Return the configuration without "auto", and a watch that compares links with it.
+
+    The connected cluster is checked first.
+
+    Errors: `UserMistake`; `KeyboardInterrupt` if a signal came while something was measured.
+    """
+
+    def check() -> None:
+        interrupts.check()
+        if interrupts.asked is not None:
+            raise KeyboardInterrupt
+
+    nodes, here = cluster_nodes(), ray.get_runtime_context().get_node_id()
+    if problems := region_problems(config, nodes, address_of(nodes, here)):
+        raise UserMistake("\n".join(problems))
+    made = settle(config, layout, say, check)
+    check_room(made.config, address, Stores.of(made.config, made.layout))
+    return made.config, watched(made.config, made.layout, made.measured, say)
+
+
+def _both(show: Callable[[RunStatus], None], watch: PaceWatch) -> Callable[[RunStatus], None]:
+    """Return a function that shows a status and then compares the links, if it is time."""
+
+    def both(status: RunStatus) -> None:
+        show(status)
+        watch.see(status)
+
+    return both
 
 
 def _auth() -> str:

@@ -97,14 +97,15 @@ def _unfit(config: Config, depot: Depot) -> str | None:
         if not depot.names():
             return None
     except OSError as error:
-        return _unusable(config, error)
+        return unusable(config, error)
     return (
         f"durability.dir: {depot} holds a run already; give this one another name with "
         "--set run.name=NAME or --run-dir DIR"
     )
 
 
-def _unusable(config: Config, error: OSError) -> str:
+def unusable(config: Config, error: OSError) -> str:
+    """Return the message for a durable store that cannot be used."""
     return f"durability.dir: {config.durability.dir}: {error.strerror or error}"
 
 
@@ -114,20 +115,18 @@ def resume(config: Config, run_dir: Path | None) -> Path:
     Errors: `UserMistake` if there is none, it is running, it has ended, or its configuration
     differs; islands and monitor may differ.
     """
-    if run_dir is None and config.run.name is None:
-        raise UserMistake("--resume: say which run, with --run-dir DIR or --set run.name=NAME")
-    chosen = run_dir or Path(config.run.dir) / str(config.run.name)
+    chosen = resumed_dir(config, run_dir)
     depot = depot_of(config, chosen)
     try:
         if not depot.has(CONFIG):
             why = f"is not the directory of a run that was begun: it has no {CONFIG}"
             raise UserMistake(f"--resume: {depot} {why}")
         ended_depots = [place for place in (depot, Folder(chosen)) if place.has(SUMMARY)]
-        old_settings = _binding(_begun(depot))
+        old_settings = _binding(begun(depot))
         depot.probe()
         owner = lives_here(depot)
     except OSError as error:
-        raise UserMistake(_unusable(config, error)) from error
+        raise UserMistake(unusable(config, error)) from error
     if (live := live_of(chosen)) is not None:
         raise UserMistake(f"--resume: run {chosen} is live, as process {live.pid}")
     if owner is not None:
@@ -147,16 +146,27 @@ def resume(config: Config, run_dir: Path | None) -> Path:
     return chosen
 
 
+def resumed_dir(config: Config, run_dir: Path | None) -> Path:
+    """Return the directory of the run to resume.
+
+    Errors: `UserMistake` if neither the directory nor the name was given.
+    """
+    if run_dir is None and config.run.name is None:
+        raise UserMistake("--resume: say which run, with --run-dir DIR or --set run.name=NAME")
+    return run_dir or Path(config.run.dir) / str(config.run.name)
+
+
 def _binding(config: Config) -> dict[str, object]:
     """Return the settings that a run must keep: each key that defines what is trained and how."""
     plain = config.model_dump(mode="json", exclude={"islands", "monitor"})
     del plain["run"]["name"], plain["run"]["dir"]
+    del plain["sync"]["step_s"], plain["sync"]["force"]  # they matter only before the start
     for key in ("dir", "hang_s", "restarts"):
         del plain["durability"][key]
     return {f"{name}.{key}": value for name, table in plain.items() for key, value in table.items()}
 
 
-def _begun(depot: Depot) -> Config:
+def begun(depot: Depot) -> Config:
     """Return the last configuration of the run that is there.
 
     Errors: `UserMistake` if it cannot be read.
@@ -190,7 +200,7 @@ def reopen(run_dir: Path, config: Config, owner: int = 0, *, from_stored: bool =
     if kept is None:
         return  # the fleet died before it had begun
     kept["outcome"] = None
-    if _begun(depot).islands != config.islands:
+    if begun(depot).islands != config.islands:
         kept["desired"] = sorted(config.island_names)
     save_fleet_memory(depot, kept)
     leave(depot, run_dir, CONFIG, config.toml().encode())

@@ -330,7 +330,8 @@ def test_reports_every_problem_at_once(tmp_path: Path) -> None:
 def test_skips_a_check_that_reads_an_invalid_field(tmp_path: Path) -> None:
     """The refusal does not mention the default of an invalid field."""
     assert complaints("sync.every=x", "sync.fragments=30", tmp=tmp_path) == [
-        'sync.every: must be a count of steps, or stretches such as [[0, 8], [48, 24]], given "x"'
+        'sync.every: must be a count of steps, "auto", or stretches such as [[0, 8], [48, 24]], '
+        'given "x"'
     ]
     assert complaints("islands.eu.count=no", "sync.quorum=3", tmp=tmp_path) == [
         'islands.0.count: must be a whole number, given "no"'

@@ -106,6 +106,12 @@ def test_planned_configuration_is_accepted_by_run(capsys: pytest.CaptureFixture[
         assert replay["rounds_goodput"] == pytest.approx(replay["chips_goodput"], abs=0.5)
     assert said["runner_up"]["learners"] != said["learners"]
     assert len(said["reasons"]) >= 6
+    auto = said["auto"]
+    assert auto["fits"]
+    assert auto["busiest"]["use"] <= 0.7
+    assert any(
+        f"H = {auto['every']} and P = {auto['fragments']} here" in r for r in said["reasons"]
+    )
     assert any(not change["same"] for change in said["changes"])
 
 
@@ -158,6 +164,19 @@ def test_traffic_and_memory_of_a_setting_match_hand_computed_values() -> None:
     assert worth.hours == pytest.approx(worth.tokens / worth.tokens_per_s / 3600)
     hourly = (16384 + 8192) * 2.0 + moving.egress_usd_per_hour
     assert worth.usd == pytest.approx(worth.hours * hourly)
+
+
+def test_auto_interval_of_a_setting_is_the_choice_of_a_run_on_its_links() -> None:
+    """12B parameters in int4 over 2 Gbit/s with steps of 5 s: three learners cross the hub's."""
+    given = two_regions(2.0, parameters=12e9, step_s=5.0)
+    cluster = cluster_of({**given, "syncer": {"gbit_s": 100.0}})
+    auto = settings.auto_interval(settings.Setting((3, 3), 24, "int4", 0), cluster)
+    use = 12e9 * 4.25 * 3 / (auto.every * 5.0) / 2e9
+    assert (auto.every, auto.fragments, auto.fits) == (24, 24, True)
+    assert auto.busiest.use == pytest.approx(use)
+    assert auto.busiest.link.islands == 3
+    thin = cluster_of(two_regions(0.01, parameters=12e9, step_s=5.0))
+    assert not settings.auto_interval(settings.Setting((3, 3), 24, "int4", 0), thin).fits
 
 
 def test_cluster_is_simulated_in_all_configurations(tmp_path: Path) -> None:

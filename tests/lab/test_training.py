@@ -13,6 +13,7 @@ from archipelago.lab.training.loss_curve import Learned, LossCurve
 from archipelago.lab.training.timing import Timing, Virtual
 from archipelago.lab.training.train import train
 from archipelago.lab.training.virtual_file import enter, load, written
+from archipelago.lab.training.virtual_interval import with_virtual_interval
 from archipelago.lab.training.world import TrainingWorld
 from cluster.config.load import parse
 from cluster.config.schema import Config
@@ -329,3 +330,18 @@ def test_islands_and_seeds_share_compiled_functions(text: Path) -> None:
     assert kit_of(other).inner is kit_of(config).inner
     assert kit_of(other).inner._compiled == compiled
     assert kit_of(other).port is kit_of(config).port
+
+
+def test_auto_interval_follows_the_virtual_link_and_is_refused_without_one(text: Path) -> None:
+    """The merges of the run show its H: a run at the default H would have others."""
+    auto = ("sync.every=auto", "sync.fragments=8")
+    thin = Timing(gbit_s=0.00002)
+    config = config_of(text, *auto)
+    chosen = with_virtual_interval(config, thin).sync
+    assert isinstance(chosen.every, int)
+    assert chosen.every > 8
+    plain = config_of(text, f"sync.every={chosen.every}", f"sync.fragments={chosen.fragments}")
+    assert train(config, thin, 0).figures == train(plain, thin, 0).figures
+    with pytest.raises(UserMistake, match=r"virtual\.gbit_s is 0, which is no limit") as refusal:
+        train(config, AT_ONCE, 0)
+    assert len(str(refusal.value).splitlines()) == 1

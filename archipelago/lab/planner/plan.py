@@ -14,10 +14,11 @@ from archipelago.lab.planner.objective import PLANNED, Simulator, Worth, target_
 from archipelago.lab.planner.plan_choice import QUORUM, chosen, nearest_that_can
 from archipelago.lab.planner.plan_reasons import Change, changes, reasons
 from archipelago.lab.planner.plan_replay import Replay, replayed
-from archipelago.lab.planner.settings import settings
+from archipelago.lab.planner.settings import auto_interval, settings
 from cluster.config.machines import ClusterFile
 from cluster.config.toml import table_block
 from coordinator.errors import UserMistake
+from coordinator.interval import Interval
 
 REPLAYED = 3
 """The number of settings that the rounds layer plays."""
@@ -39,12 +40,15 @@ class TrainingPlan:
     """The tables to paste into a run file."""
     step_s: float
     target_loss: float
+    auto: Interval
+    """The H and P that `sync.every = "auto"` would choose for the best setting."""
 
     def as_json(self) -> dict[str, object]:
         """Return what `--json` prints; goodput and uptime are in per cent."""
         return {
             **figures(self.best),
             "step_s": self.step_s,
+            "auto": asdict(self.auto),
             "target_loss": self.target_loss,
             "runner_up": None if self.runner_up is None else figures(self.runner_up),
             "settings_tried": self.tried,
@@ -112,6 +116,7 @@ def plan(cluster: ClusterFile, seed: int) -> TrainingPlan:
         to_paste(cluster, best),
         simulator.step_s,
         target_loss(cluster),
+        auto_interval(best.setting, cluster),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from archipelago.lab.planner import loss_cost as loss
 from archipelago.lab.planner.objective import QUICK, Simulator, Worth
 from archipelago.lab.planner.plan_choice import QUORUM, chosen
-from archipelago.lab.planner.settings import beside_spares, settings
+from archipelago.lab.planner.settings import auto_interval, beside_spares, settings
 from cluster.config.machines import ClusterFile
 
 
@@ -65,6 +65,13 @@ def reasons(cluster: ClusterFile, best: Worth, works: list[Worth]) -> list[str]:
         f"H = {setting.every}, {setting.wire}: the busiest link ({moving.where}) is used to "
         f"{moving.busiest:.0%}; of the tokens {100 * best.merged:.2f} % are merged before their "
         "learner rebuilds, and a longer interval loses more"
+    )
+    auto = auto_interval(setting, cluster)
+    found.append(
+        f'sync.every = "auto" would choose H = {auto.every} and P = {auto.fragments} here: '
+        f"{auto.why}"
+        if auto.fits
+        else f'sync.every = "auto" would refuse: {auto.why}'
     )
     found.append(
         f"τ = {moving.overlap}: a fragment's way there and back, and a merge, in steps of "

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from archipelago.lab.planner.bandwidth import BITS
 from cluster.config.machines import ClusterFile, GroupTable
+from coordinator.interval import MOST_FRAGMENTS, HubLink, Interval, ModelBytes, choose
 
 LEARNERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """The total numbers of learners to try; a group has the nearest number that its slices allow."""
@@ -114,6 +115,36 @@ def settings(cluster: ClusterFile, totals: tuple[int, ...] = LEARNERS) -> Iterat
                 yield Setting(learners, every, wire, spares)
 
 
+def auto_interval(setting: Setting, cluster: ClusterFile) -> Interval:
+    """Return the H and P that a run with `sync.every = "auto"` would choose on these links.
+
+    The syncer is in the region that `traffic` chooses. Shards are on as many nodes as their links
+    need, up to one for each fragment.
+    """
+    syncer, members = traffic(setting, cluster).syncer, _members(setting, cluster)
+    nodes_bit_s = MOST_FRAGMENTS * cluster.syncer.gbit_s * 1e9
+    links = [HubLink("the shards' nodes", nodes_bit_s, nodes_bit_s, 0.0, setting.total)]
+    hub = cluster.region(syncer)
+    for region in cluster.regions:
+        at_hub = region.name == syncer
+        count = setting.total - members[syncer] if at_hub else members[region.name]
+        latency_ms = hub.latency_ms + (0.0 if at_hub else region.latency_ms)
+        if count:
+            rate = region.gbit_s * 1e9
+            links.append(HubLink(region.name, rate, rate, 2 * latency_ms / 1000, count))
+    wire = BITS[setting.wire] / 8
+    model = ModelBytes(cluster.training.parameters, wire, wire)
+    return choose(model, links, step_s(cluster))
+
+
+def _members(setting: Setting, cluster: ClusterFile) -> dict[str, int]:
+    """Return the number of learners in each region."""
+    members = {region.name: 0 for region in cluster.regions}
+    for group, count in zip(cluster.groups, setting.learners, strict=True):
+        members[group.region] += count
+    return members
+
+
 def beside_spares(learners: tuple[int, ...], cluster: ClusterFile) -> tuple[int, ...] | None:
     """Return the learners that leave a slice of each group for a spare; None if spares are no use.
 
@@ -164,9 +195,7 @@ def _traffic(setting: Setting, cluster: ClusterFile, syncer: str) -> SettingTraf
     fragment_bits = cluster.training.parameters / setting.fragments * BITS[setting.wire]
     gap_s = setting.every / setting.fragments * step_s(cluster)
     fragment_gbit_s = fragment_bits / gap_s / 1e9
-    members = {region.name: 0 for region in cluster.regions}
-    for group, count in zip(cluster.groups, setting.learners, strict=True):
-        members[group.region] += count
+    members = _members(setting, cluster)
     remote_learners = setting.total - members[syncer]
     gbit_s = {
         name: fragment_gbit_s * (remote_learners if name == syncer else count)

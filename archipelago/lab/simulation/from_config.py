@@ -28,6 +28,7 @@ from cluster.config.fault_kinds import FAULTS, SERVICES, FaultKind
 from cluster.config.rule import group_of, rule_for, shards_come_back_alone
 from cluster.config.schema import Config, Harm
 from cluster.config.schema import PlannedFault as Planned
+from cluster.config.values import AUTO
 from cluster.fleet.fault_plan import FaultPlan
 from cluster.names import SHARD, SYNCER
 from coordinator.errors import ArchipelagoError, UserMistake
@@ -70,6 +71,11 @@ def simulate(config: Config, seed: int) -> Simulated:
         raise UserMistake(
             f'run.mode = "{mode}": only runs that merge contributions are simulated; a ring of '
             "gradients has other rules (cluster/allreduce/ring.py)"
+        )
+    if config.sync.every == AUTO:
+        raise UserMistake(
+            'sync.every: "auto" is chosen from a measured link and step, and the simulator has no '
+            "link; give a number"
         )
     counterparts = [(each, counterpart(each, config)) for each in config.faults.plan]
     planned_faults = [(each, fault) for each, fault in counterparts if isinstance(fault, SimFault)]

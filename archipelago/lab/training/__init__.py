@@ -10,6 +10,7 @@ in `archipelago.lab.virtual`.
     __main__        `python -m archipelago.lab.training FILE.toml`: one run, as JSON
     supported       the runs that virtual time supports
     retrain         a run that was on Ray, with the leases of its tape
+    virtual_interval  H and P of `sync.every = "auto"`, from the durations of virtual time
     timing          durations: of a step, a message, a merge, a byte
     compiled_parts  the compiled parts, shared by all islands and cells that can
     loss_curve      held-out loss along the way, and the figures of a run

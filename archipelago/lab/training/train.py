@@ -9,6 +9,7 @@ from archipelago.lab.training.average import Averages
 from archipelago.lab.training.loss_curve import Learned, LossCurve
 from archipelago.lab.training.supported import refused
 from archipelago.lab.training.timing import Timing
+from archipelago.lab.training.virtual_interval import with_virtual_interval
 from archipelago.lab.training.world import TrainingWorld
 from cluster.config.schema import Config
 from cluster.config.values import Mode
@@ -29,6 +30,7 @@ def train(
     """
     if problems := refused(config):
         raise UserMistake("\n".join(problems))
+    config = with_virtual_interval(config, timing)
     averages = Averages.of(average_shares, config.run.steps)
     curve = LossCurve(Evaluator(config), look_every, averages)
     match config.run.mode:

@@ -1,0 +1,120 @@
+"""A run's links are compared with what it sends: warnings, refusals, regions and addresses."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import cast
+
+import pytest
+
+from cluster.config.load import parse
+from cluster.config.schema import Config
+from cluster.fleet.placement import NODE_ID, Node
+from cluster.launch.cluster_checks import region_problems
+from cluster.launch.link_check import PaceWatch, refuse_or_warn
+from cluster.status import RunStatus
+from coordinator.errors import UserMistake
+from coordinator.fragments import Layout, Leaf, cut
+from coordinator.interval import HubLink
+
+SOUND = '[task]\npreset = "byte-tiny"\n[[islands]]\ngroup = "us"\ncount = 3\n'
+LAYOUT: Layout = cut([Leaf("w", (4800, 1000))], 8)
+BITS = 4.8e6 * 16 * 3
+"""Bits of three islands that send the whole model once, in bf16."""
+
+
+def config(*overrides: str) -> Config:
+    return parse(tomllib.loads(SOUND), overrides=overrides)
+
+
+def link(gbit_s: float, name: str = "the link to us") -> HubLink:
+    return HubLink(name, 1e9 * gbit_s, 1e9 * gbit_s, 0.08, 3)
+
+
+def said_about(gbit_s: float, *overrides: str, step_s: float = 0.2) -> list[str]:
+    lines = list[str]()
+    refuse_or_warn(config(*overrides), LAYOUT, [link(gbit_s)], step_s, lines.append)
+    return lines
+
+
+def test_link_that_carries_the_plan_is_not_mentioned() -> None:
+    enough = BITS / (8 * 0.2) / 0.69 / 1e9
+    assert said_about(enough) == []
+    assert said_about(0.99 * enough * 0.69 / 0.70) != []
+
+
+def test_warning_names_what_the_link_needs_has_and_what_to_change() -> None:
+    (line,) = said_about(0.1)
+    needs = BITS / (8 * 0.2) / 1e9
+    for words in (
+        "the link to us is too thin for this run", "H = 8 and steps of 0.2 s",
+        f"its 3 islands send {needs:.3g} Gbit/s, it carries 0.1", "sync.every = 24 or more",
+        'sync.wire_down = "int4"', "fewer islands",
+    ):  # fmt: skip
+        assert words in line
+    assert said_about(0.1, "sync.every=24", "sync.fragments=24") == [], "the advice helps"
+
+
+def test_link_on_which_not_one_fragment_passes_is_refused_unless_forced() -> None:
+    """Eight fragments: the link would be used to more than 800 %."""
+    thin = BITS / (8 * 0.2) / 8.1 / 1e9
+    with pytest.raises(UserMistake, match="not one fragment passes within H steps") as refusal:
+        said_about(thin)
+    (line,) = str(refusal.value).splitlines()
+    assert "sync.force = true" in line
+    assert len(said_about(thin, "sync.force=true")) == 1
+    assert len(said_about(thin * 8.1 / 7.9)) == 1, "one fragment passes: only a warning"
+
+
+def status(steps: int, state: str = "live", incarnation: int = 1) -> RunStatus:
+    island = {"island": "us-0", "state": state, "steps": steps, "incarnation": incarnation}
+    return cast(RunStatus, {"islands": [island]})
+
+
+def test_links_are_compared_once_at_the_pace_that_statuses_show() -> None:
+    lines, now_s = list[str](), [0.0]
+    watch = PaceWatch(config(), LAYOUT, [link(0.1)], lines.append, lambda: now_s[0])
+    for second, steps in ((0, 0), (1, 2), (2, 10), (4, 20)):
+        now_s[0] = float(second)
+        watch.see(status(steps))
+    assert lines == [], "two seconds are no measurement"
+    for second, steps in ((12, 60), (20, 100)):
+        now_s[0] = float(second)
+        watch.see(status(steps))
+    (line,) = lines
+    assert "steps of 0.2 s" in line
+
+
+def test_slow_steps_need_no_warning_and_islands_that_are_not_live_no_pace() -> None:
+    lines, now_s = list[str](), [0.0]
+    watch = PaceWatch(config(), LAYOUT, [link(0.1)], lines.append, lambda: now_s[0])
+    for second in range(0, 40, 2):
+        now_s[0] = float(second)
+        watch.see(status(second * 100, state="joining"))
+    assert lines == []
+    for second in range(40, 140, 10):
+        now_s[0] = float(second)
+        watch.see(status(5 + second // 2, incarnation=2))
+    assert lines == [], "0.072 Gbit/s would be needed at 0.4 s, and 0.014 at 2 s"
+
+
+def node(address: str, **labels: str) -> Node:
+    return Node(address, {"CPU": 2.0}, {NODE_ID: f"id-{address}-{labels}", **labels})
+
+
+def test_region_that_no_node_has_is_refused_with_the_nearest() -> None:
+    nodes = [node("10.0.0.1"), node("10.0.0.2", region="eu"), node("10.0.0.3", region="asia")]
+    (line,) = region_problems(config("islands.0.region=asai"), nodes, "10.0.0.1")
+    assert line.startswith("islands.0.region: none of the 3 nodes has the label region=asai")
+    assert "did you mean asia?" in line
+    assert region_problems(config("islands.0.region=asia"), nodes, "10.0.0.1") == []
+    assert region_problems(config("islands.0.region=asai"), nodes[:1], "10.0.0.1") == []
+    waits = config("islands.0.region=asai", "islands.0.opportunistic=true")
+    assert region_problems(waits, nodes, "10.0.0.1") == []
+
+
+def test_two_regions_with_one_address_are_refused_except_on_this_machine() -> None:
+    nodes = [node("10.0.0.2", region="eu"), node("10.0.0.2", region="us"), node("10.0.0.9")]
+    (line,) = region_problems(config(), nodes, "10.0.0.9")
+    assert "the regions eu and us have one address, 10.0.0.2" in line
+    assert region_problems(config(), nodes, "10.0.0.2") == []
