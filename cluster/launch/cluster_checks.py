@@ -26,8 +26,8 @@ def _unknown(config: Config, nodes: Sequence[Node]) -> Iterator[str]:
         if known and wanted is not None and wanted not in known and not group.opportunistic:
             yield (
                 f"islands.{number}.region: none of the {len(nodes)} nodes has the label "
-                f"{REGION}={wanted}; {nearest(wanted, known)} (the regions are {', '.join(known)}; "
-                f"start the nodes of this one with `ray start --labels={REGION}={wanted}`)"
+                f"{REGION}={wanted}; {nearest(wanted, known)} or start its "
+                f"nodes with `ray start --labels={REGION}={wanted}`"
             )
 
 

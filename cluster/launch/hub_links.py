@@ -1,4 +1,4 @@
-"""The links between the hub and the islands, measured within seconds before a run starts.
+"""The links between the hub and the islands, measured within seconds when a run starts.
 
 The hub is this process's node: fleet, syncer and shards run there. One node of each region stands
 for its region. All regions send at once, as in a run, each in proportion to its islands.
@@ -25,8 +25,11 @@ from coordinator.errors import UserMistake
 from coordinator.interval import HubLink
 from islands.sources import STDLIB
 
-BOUND_S, PATIENT_S = 30.0, 300.0
-"""Timeouts of the measurement of all links together: for a warning, and for a choice."""
+PATIENT_S = 300.0
+"""Timeout of the measurement of all links together.
+
+It takes seconds; the start of a process behind a thin link takes a minute.
+"""
 TINY_BYTES, WARM_BYTES, MOST_BYTES = 2**16, 2**20, 2**26
 """An object that measures latency, one that opens connections, and the largest one."""
 TRANSFER_S = 1.0
@@ -129,6 +132,24 @@ def to_regions(config: Config, nodes: Sequence[Node], within_s: float) -> HubMea
     finally:
         for probe in (hub, *(site.probe for site in wanted)):
             ray.kill(probe)
+
+
+def measured_meanwhile(config: Config, nodes: Sequence[Node]) -> ray.ObjectRef | None:
+    """Start the measurement in a process of this node, and return the reference of its result.
+
+    Return None if there is no link to measure.
+    """
+    here = ray.get_runtime_context().get_node_id()
+    own, islands = address_of(nodes, here), expected_islands(config, nodes)
+    if all(node.name == own or not islands.get(node.labels.get(NODE_ID, "")) for node in nodes):
+        return None
+    options: dict[str, Any] = {"label_selector": {NODE_ID: here}, "num_cpus": 0, "max_retries": 0}
+    task: Any = ray.remote(_measure).options(**options)
+    return task.remote(config.model_dump_json(), nodes)
+
+
+def _measure(config: str, nodes: Sequence[Node]) -> HubMeasured:
+    return to_regions(Config.model_validate_json(config), nodes, PATIENT_S)
 
 
 def _sites(config: Config, nodes: Sequence[Node], here: str) -> list[_Site]:

@@ -11,6 +11,7 @@ from cluster.config.load import parse
 from cluster.config.schema import Config
 from cluster.fleet.placement import NODE_ID, Node
 from cluster.launch.cluster_checks import region_problems
+from cluster.launch.hub_links import HubMeasured
 from cluster.launch.link_check import PaceWatch, refuse_or_warn
 from cluster.status import RunStatus
 from coordinator.errors import UserMistake
@@ -31,6 +32,10 @@ def link(gbit_s: float, name: str = "the link to us") -> HubLink:
     return HubLink(name, 1e9 * gbit_s, 1e9 * gbit_s, 0.08, 3)
 
 
+def measured_link() -> HubMeasured:
+    return HubMeasured((link(0.1),))
+
+
 def said_about(gbit_s: float, *overrides: str, step_s: float = 0.2) -> list[str]:
     lines = list[str]()
     refuse_or_warn(config(*overrides), LAYOUT, [link(gbit_s)], step_s, lines.append)
@@ -48,7 +53,8 @@ def test_warning_names_what_the_link_needs_has_and_what_to_change() -> None:
     needs = BITS / (8 * 0.2) / 1e9
     for words in (
         "the link to us is too thin for this run", "H = 8 and steps of 0.2 s",
-        f"its 3 islands send {needs:.3g} Gbit/s, it carries 0.1", "sync.every = 24 or more",
+        f"the islands behind it (3) send {needs:.3g} Gbit/s, it carries 0.1",
+        "sync.every = 24 or more",
         'sync.wire_down = "int4"', "fewer islands",
     ):  # fmt: skip
         assert words in line
@@ -73,7 +79,7 @@ def status(steps: int, state: str = "live", incarnation: int = 1) -> RunStatus:
 
 def test_links_are_compared_once_at_the_pace_that_statuses_show() -> None:
     lines, now_s = list[str](), [0.0]
-    watch = PaceWatch(config(), LAYOUT, [link(0.1)], lines.append, lambda: now_s[0])
+    watch = PaceWatch(config(), LAYOUT, measured_link, lines.append, lambda: now_s[0])
     for second, steps in ((0, 0), (1, 2), (2, 10), (4, 20)):
         now_s[0] = float(second)
         watch.see(status(steps))
@@ -85,9 +91,23 @@ def test_links_are_compared_once_at_the_pace_that_statuses_show() -> None:
     assert "steps of 0.2 s" in line
 
 
+def test_island_that_speeds_up_later_is_compared_again() -> None:
+    lines, now_s = list[str](), [0.0]
+    watch = PaceWatch(config(), LAYOUT, measured_link, lines.append, lambda: now_s[0])
+    steps = 5
+    for second in range(0, 60, 10):
+        now_s[0], steps = float(second), steps + 5
+        watch.see(status(steps))
+    assert lines == [], "steps of 2 s"
+    for second in range(60, 120, 10):
+        now_s[0], steps = float(second), steps + 50
+        watch.see(status(steps))
+    assert len(lines) == 1, "steps of 0.2 s, and one line"
+
+
 def test_slow_steps_need_no_warning_and_islands_that_are_not_live_no_pace() -> None:
     lines, now_s = list[str](), [0.0]
-    watch = PaceWatch(config(), LAYOUT, [link(0.1)], lines.append, lambda: now_s[0])
+    watch = PaceWatch(config(), LAYOUT, measured_link, lines.append, lambda: now_s[0])
     for second in range(0, 40, 2):
         now_s[0] = float(second)
         watch.see(status(second * 100, state="joining"))
@@ -96,6 +116,26 @@ def test_slow_steps_need_no_warning_and_islands_that_are_not_live_no_pace() -> N
         now_s[0] = float(second)
         watch.see(status(5 + second // 2, incarnation=2))
     assert lines == [], "0.072 Gbit/s would be needed at 0.4 s, and 0.014 at 2 s"
+
+
+def test_links_that_are_measured_late_or_not_at_all_get_their_line() -> None:
+    lines, now_s, known = list[str](), [0.0], list[HubMeasured]()
+    watch = PaceWatch(
+        config(), LAYOUT, lambda: known[0] if known else None, lines.append, lambda: now_s[0]
+    )
+    for second in range(0, 30, 6):
+        now_s[0] = float(second)
+        watch.see(status(5 + 5 * second))
+    assert lines == [], "the links are not known yet"
+    late = HubMeasured((link(0.1),), ("asia: cut",), ("us (node 10.0.0.3): no such file",))
+    known.append(late)
+    for second in (40, 50, 60):
+        now_s[0] = float(second)
+        watch.see(status(5 + 5 * second))
+    corpus, missing, thin = lines
+    assert corpus.startswith("data.source: python-stdlib cannot be read in the region us")
+    assert missing == "a link was not measured: asia: cut"
+    assert "the link to us is too thin" in thin
 
 
 def node(address: str, **labels: str) -> Node:
