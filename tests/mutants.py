@@ -807,7 +807,7 @@ MUTANTS = (
     Mutant(
         "no island ever points against the others",
         SUSPECTS,
-        "if low and member.against >= RUN and",
+        "if low and member.against >= needed and",
         "if False and",
     ),
     Mutant("three are enough to judge", SUSPECTS, "(len(living) >= LIVE or sure) and", "True and"),
