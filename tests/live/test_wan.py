@@ -210,12 +210,12 @@ lease_windows = 64
 [sync]
 every = 8
 fragments = 8
-wire_up = "f32"
-wire_down = "f32"
+wire_up = "bf16"
+wire_down = "bf16"
 [monitor]
 targets = "{targets}"
 """
-USUAL_GBIT, SLOW_GBIT = 0.02, 0.004
+USUAL_GBIT, SLOW_GBIT = 0.02, 0.001
 USUAL_S = 200.0
 """Seconds after which what is usual for a link is known: eight intervals, and a margin."""
 
