@@ -68,7 +68,8 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
     accounts = ledger.trained(state.ledger, life, c.progress.tokens)
     if ledger.overlaps(accounts, life, p, (c.id.from_step, c.id.to_step)):
         discard = Discard(c, Fate.SUPERSEDED, f"{c.id} is accounted for already")
-        has_no_more = was_asked and c.progress.steps >= member.progress.steps
+        is_old = c.base < state.fragments[p].version and c.progress.steps < member.progress.steps
+        has_no_more = was_asked and not is_old  # an old copy is no answer
         if rule.edition < 2 or rule.overlap > 0 or not (has_no_more and _waits(state, member, p)):
             return state, (discard,)
         state, effects = _given_up(rule, state, life, f"{discard.why}, and it has no more")

@@ -571,7 +571,7 @@ MUTANTS = (
     Mutant(
         "an old duplicate ends a waiting learner",
         CONTRIBUTIONS,
-        "has_no_more = was_asked and c.progress.steps >= member.progress.steps",
+        "has_no_more = was_asked and not is_old",
         "has_no_more = was_asked",
     ),
     Mutant(

@@ -215,7 +215,9 @@ wire_down = "bf16"
 [monitor]
 targets = "{targets}"
 """
-USUAL_GBIT, SLOW_GBIT = 0.02, 0.001
+STEP_S = 1.0
+"""The least seconds of a step: the run then needs 2 Mbit/s of each link, in each direction."""
+USUAL_GBIT, SLOW_GBIT = 0.02, 0.003
 USUAL_S = 200.0
 """Seconds after which what is usual for a link is known: eight intervals, and a margin."""
 
@@ -228,7 +230,7 @@ def test_alert_for_a_slow_link_and_for_a_cut_one_fires_at_a_real_prometheus() ->
     network = Network.planned(own_name(), "10.79", names, USUAL_GBIT, 20.0)
     with place() as here:
         config, targets = here.folder / "wan.toml", here.folder / ".archipelago" / "targets"
-        groups = "".join(GROUP.format(name=name) for name in names)
+        groups = "".join(GROUP.format(name=name) + f"step_s = {STEP_S}\n" for name in names)
         config.write_text(WATCHED.format(targets=targets) + groups)
         rig.up(network, print, size=nodes.NodeSize(cpus=1.0, store_mb=150), force=True)
         try:

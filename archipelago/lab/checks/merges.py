@@ -239,7 +239,8 @@ def directions(memory: JudgeMemory, before: State, event: Merged, after: State) 
                 raise Violation("trials", f"{new}: {left} left")
             continue
         memory.against[life] = count = memory.against.get(life, 0) + 1 if points_away else 0
-        enough = (len(living) >= 4 or is_confirmed) and len(living) - 1 >= memory.rule.min_quorum
+        others_left = sum(m.life != life for m in living)  # the suspect itself may be draining
+        enough = (len(living) >= 4 or is_confirmed) and others_left >= memory.rule.min_quorum
         expected = count >= needed and enough and len({m.region for m in living}) == 1
         if expected != (new.status is Status.QUARANTINED) and merged <= cosines.keys():
             raise Violation("direction", f"{life} is {new.status}, {count} times against")
