@@ -5,13 +5,15 @@
 The rules, the shell and the training are those of a run, in virtual time (`archipelago.lab`). Each
 pair has the same new seed: in one run the last island's deltas are negated from step FROM on, in
 the other one that island is drained then. The script prints the merges of the island until it is on
-trial, the losses and their difference. Clean runs come first. The script exits with 1 if a bound is
-missed, or an island of a clean run is on trial.
+trial, the losses and their difference. Clean runs come first, each with the least cosine of a
+contribution to the outer momentum. The script exits with 1 if a bound is missed, or an island of a
+clean run is on trial.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 from collections.abc import Sequence
@@ -23,7 +25,7 @@ from archipelago.lab.training.world import TrainingWorld
 from cluster.config.load import parse
 from cluster.config.schema import Config
 from cluster.workers.evaluator import Evaluator
-from coordinator.protocol import Effect, Event, Island, Publish
+from coordinator.protocol import Effect, Event, Island, Merged, Publish
 
 FROM = 60
 MOST_MERGES, MOST_PERCENT = 20, 2.0
@@ -35,9 +37,12 @@ class WatchedWorld(TrainingWorld):
 
     def watch(self, island: Island) -> None:
         self.island, self.merges, self.noticed = island, 0, False
+        self.least = math.inf
 
     def append(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
         super().append(now_s, event, effects)
+        if isinstance(event, Merged):
+            self.least = min(self.least, *(x for x in event.aligned if x is not None), math.inf)
         state = self.syncer.state
         member = state.members.get(self.island)
         if state.t < FROM or member is None or self.noticed:
@@ -100,7 +105,8 @@ def main() -> int:
         members = world.syncer.state.members.values()
         suspects = [m.life.island for m in members if m.quarantines or m.trial]
         missed += bool(suspects)
-        print(f"seed {seed}: clean, on trial: {', '.join(suspects) or 'none'}", flush=True)
+        text = f"on trial: {', '.join(suspects) or 'none'}, least cosine {world.least:.2f}"
+        print(f"seed {seed}: clean, {text}", flush=True)
     for _ in range(options.pairs):
         seed = random.SystemRandom().randrange(10**6)
         flipped, world = run(shape, seed, "scale")

@@ -6,10 +6,11 @@ restarted process continues where the one before was. Dashboards and alerts are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias, get_args
+from functools import partial
+from typing import Any, TypeAlias, get_args
 
 from cluster.failures import Reason, Unjudged
 from cluster.status import IslandState, RunStatus
@@ -61,22 +62,23 @@ def _figure(key: str) -> Callable[[RunStatus], Iterator[MetricSample]]:
     return _one(lambda status: (status["figures"] or {}).get(key))
 
 
-def _islands(key: str) -> Callable[[RunStatus], Iterator[MetricSample]]:
-    def samples(status: RunStatus) -> Iterator[MetricSample]:
-        for island in status["islands"]:
-            if (value := island[key]) is not None:
-                yield (island["group"], island["island"]), float(value)
+OF_ISLAND, OF_LINK = ("group", "island"), ("link", "direction")
+
+
+def _each(
+    table: str, labels: Sequence[str], key: str
+) -> Callable[[RunStatus], Iterator[MetricSample]]:
+    """Return a function that reads one value of each row of a table of the status."""
+
+    def samples(status: Mapping[str, Any]) -> Iterator[MetricSample]:
+        for row in status.get(table, ()):
+            if (value := row[key]) is not None:
+                yield tuple(row[label] for label in labels), float(value)
 
     return samples
 
 
-def _links(key: str) -> Callable[[RunStatus], Iterator[MetricSample]]:
-    def samples(status: RunStatus) -> Iterator[MetricSample]:
-        for link in status.get("links", ()):
-            if (value := link[key]) is not None:
-                yield (link["link"], link["direction"]), float(value)
-
-    return samples
+_islands, _links = partial(_each, "islands", OF_ISLAND), partial(_each, "links", OF_LINK)
 
 
 def _states(status: RunStatus) -> Iterator[MetricSample]:
@@ -94,8 +96,6 @@ def _by_reason(key: str, reasons: type[StrEnum]) -> Callable[[RunStatus], Iterat
     return samples
 
 
-OF_ISLAND = ("group", "island")
-OF_LINK = ("link", "direction")
 METRICS = (
     Declared("heldout_loss_nats", Kind.GAUGE,
              "Held-out loss of the syncer's model per token, on a sample.",

@@ -43,6 +43,11 @@ SLOW_FROM_S = 0.1
 """Seconds of a transfer below which no link counts as slow: such times vary with the CPU's load."""
 DOWN_S, DOWN_GAPS = 60.0, 5.0
 """A link is down after so many seconds without a transfer, and so many of its usual gaps."""
+LOST_S = 600.0
+"""Seconds after its last message for which a lost island counts as one of its link.
+
+One that was scaled away while it was lost stays lost to the rules, and needs no link.
+"""
 GAP_SMOOTHING = 0.1
 """Weight of the newest gap between two transfers in its moving average."""
 
@@ -221,7 +226,8 @@ class LinkWatch:
                 del waits[key]
         wanted = {
             link_of(m) for m in state.members.values()
-            if m.status in SPEAKING or m.status is Status.LOST
+            if m.status in SPEAKING
+            or (m.status is Status.LOST and now_s - m.heard_s <= LOST_S)
         }  # fmt: skip
         for name, record in counts.items():
             link, _, direction = name.rpartition(" ")

@@ -13,6 +13,7 @@ from cluster.syncer.link_measures import (
     INTERVAL_S,
     KEPT,
     KNOWN_INTERVALS,
+    LOST_S,
     SLOW_INTERVALS,
     LinkCounts,
     carried,
@@ -24,6 +25,7 @@ from cluster.transfers import Prepared, Upload, unpacked
 from coordinator.advance import advance
 from coordinator.codec import Wire
 from coordinator.frozen import replace
+from coordinator.membership import Status
 from coordinator.protocol import (
     Arrived,
     Event,
@@ -31,6 +33,7 @@ from coordinator.protocol import (
     Island,
     Join,
     Lease,
+    Lost,
     Merged,
     Progress,
     Publish,
@@ -205,6 +208,18 @@ def test_learners_that_lack_a_publication_are_behind_until_they_get_one() -> Non
     assert us["transfer_s"] == pytest.approx(1.6)
     assert us["bytes"] == 2 * Wire.F32.bytes_of(1000)
     assert story.link("eu", "down", 30.0)["queue_s"] == 10.0, "of v4, sent at 20 s"
+
+
+def test_link_of_a_lost_island_is_down_for_ten_minutes_and_not_for_ever() -> None:
+    """An island that was scaled away while it was lost stays lost to the rules."""
+    story = RuleStory()
+    for name, number in (("a", 1), ("b", 2)):
+        story.measures.received(story.state, [Upload(life(name, number), 1, 1.0)], 1.0)
+    story.happens(40.0, Lost(life("b", 2), "its process ended"))
+    assert story.state.members[B].status is Status.LOST
+    assert not story.link("us", "up", 40.0)["down"]
+    assert story.link("us", "up", 100.0)["down"]
+    assert not story.link("us", "up", 1.0 + LOST_S + 60.0)["down"]
 
 
 def test_troubles_of_links_are_told_once_and_ended() -> None:

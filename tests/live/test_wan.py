@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -176,10 +177,7 @@ def test_region_that_is_cut_off_trains_on_and_its_work_is_accounted_for() -> Non
             words = "run", str(config), "--json", "--run-dir", str(here.run_dir)
             process = started(here, network, *words)
 
-            def comes(what: object) -> None:
-                until(lambda: what() or process.poll() is not None)  # type: ignore[operator]
-                assert process.poll() is None, process.communicate()
-
+            comes = partial(happens, process)
             comes(lambda: participants(here) == set(names))
             rig.change(network.name, ["us"], cut=True)
             comes(lambda: participants(here) == {"eu", "asia"})
@@ -237,9 +235,7 @@ def test_alert_for_a_slow_link_and_for_a_cut_one_fires_at_a_real_prometheus() ->
             words = "run", str(config), "--json", "--run-dir", str(here.run_dir)
             process = started(here, network, *words)
 
-            def comes(what: Callable[[], object]) -> None:
-                until(lambda: what() or process.poll() is not None)
-                assert process.poll() is None, process.communicate()
+            comes = partial(happens, process)
 
             def inside(*command: str) -> list[str]:
                 return kernel.inside(network.namespace(network.regions[0]), *command)
@@ -268,6 +264,12 @@ def test_alert_for_a_slow_link_and_for_a_cut_one_fires_at_a_real_prometheus() ->
     assert "the link of us to the shards is as usual again" in finished.err
     assert "the link of us to the shards is down: " in finished.err
     assert left_of(network.name) == []
+
+
+def happens(process: subprocess.Popen[str], what: Callable[[], object]) -> None:
+    """Wait until something holds, while the run goes on."""
+    until(lambda: what() or process.poll() is not None)
+    assert process.poll() is None, process.communicate()
 
 
 def started(here: Place, network: Network, *words: str) -> subprocess.Popen[str]:
