@@ -41,8 +41,15 @@ def main() -> None:
         "dashboard_agent_listen_port": int(sys.argv[2]),  # Ray's default may be in use
     }
     cluster = Cluster(initialize_head=True, head_node_args=head)
-    for region in REGIONS:
-        cluster.add_node(num_cpus=2, labels={"region": region}, object_store_memory=STORE_BYTES)
+    for number, region in enumerate(REGIONS):
+        cluster.add_node(
+            num_cpus=2,
+            labels={"region": region},
+            object_store_memory=STORE_BYTES,
+            # On real machines each node unpacks a job's packages for itself. With one folder for
+            # all, a node removes them while a worker of another one imports them.
+            runtime_env_dir_name=f"runtime_resources_{number}",
+        )
     threading.Thread(target=reap, args=(cluster,), daemon=True).start()
     print(json.dumps({"address": cluster.address}), flush=True)
     node: Any = cluster.head_node

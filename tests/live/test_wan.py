@@ -197,7 +197,7 @@ def test_region_that_is_cut_off_trains_on_and_its_work_is_accounted_for() -> Non
     assert left_of(network.name) == []
 
 
-WATCHED = """
+WATCHED = """# one fragment of 1 MB: much more than the burst of a link's token bucket
 [run]
 steps = 1000000
 [task]
@@ -207,14 +207,14 @@ window = 32
 lease_windows = 64
 [sync]
 every = 8
-fragments = 8
-wire_up = "bf16"
-wire_down = "bf16"
+fragments = 1
+wire_up = "f32"
+wire_down = "f32"
 [monitor]
 targets = "{targets}"
 """
 STEP_S = 1.0
-"""The least seconds of a step: the run then needs 2 Mbit/s of each link, in each direction."""
+"""The least seconds of a step: the run then needs 1 Mbit/s of each link, in each direction."""
 USUAL_GBIT, SLOW_GBIT = 0.02, 0.003
 USUAL_S = 200.0
 """Seconds after which what is usual for a link is known: eight intervals, and a margin."""
@@ -267,7 +267,7 @@ def test_alert_for_a_slow_link_and_for_a_cut_one_fires_at_a_real_prometheus() ->
 
 
 def happens(process: subprocess.Popen[str], what: Callable[[], object]) -> None:
-    """Wait until something holds, while the run goes on."""
+    """Wait until something holds, and fail if the run ends first."""
     until(lambda: what() or process.poll() is not None)
     assert process.poll() is None, process.communicate()
 
