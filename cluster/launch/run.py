@@ -169,6 +169,18 @@ def _auth() -> str:
     return os.environ.get(runs.AUTH_MODE, "disabled")  # Ray has set it if the cluster is local
 
 
+def death_of(error: RunFailed, lost: str) -> str:
+    """Return the message for a fleet that has died; `lost` unless it died while it was made.
+
+    In that case the message has the last line of the traceback, such as a module that a node lacks.
+    """
+    cause = error.__cause__
+    if isinstance(cause, RayActorError) and cause.actor_init_failed:
+        lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+        return f"the fleet of the run cannot start: {lines[-1]}"
+    return lost
+
+
 def follow(
     fleet: Actor,
     config: Config,
@@ -196,7 +208,7 @@ def follow(
         except (ActorUnavailableError, GetTimeoutError, *STORE_FULL) as error:
             log.warning("the fleet does not answer at present: %s", type(error).__name__)
         except RunFailed as error:
-            raise RunFailed(lost) from error
+            raise RunFailed(death_of(error, lost)) from error
     with suppress(RayActorError, GetTimeoutError):  # the fleet may be gone before it has answered
         ray.get(fleet.dismiss.remote(), timeout=CALL_TIMEOUT_S)
     if outcome.error is not None:

@@ -10,10 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from ray.exceptions import RayActorError
 
 from cluster.launch.exit_message import resume_hint
 from cluster.launch.interrupts import Interrupts
 from cluster.launch.ray_cluster import STARTS, begun
+from cluster.launch.run import LOST, death_of
 from coordinator.errors import RunFailed
 
 
@@ -96,3 +98,20 @@ def test_resume_hint_is_a_command() -> None:
     assert resume_hint(Path("runs/demo")) == (
         "resume with `archipelago run runs/demo/config.toml --resume --run-dir runs/demo`"
     )
+
+
+@pytest.mark.parametrize(
+    ("init_failed", "message"),
+    [
+        (True, "the fleet of the run cannot start: ModuleNotFoundError: No module named 'their'"),
+        (False, LOST),
+    ],
+)
+def test_fleet_that_died_while_it_was_made_is_reported_with_its_error(
+    *, init_failed: bool, message: str
+) -> None:
+    traceback = "raised in its creation task\n  File fleet.py\nModuleNotFoundError: No module "
+    cause = RayActorError("1", traceback + "named 'their'\n", init_failed)
+    error = RunFailed("an actor of the run has died")
+    error.__cause__ = cause
+    assert death_of(error, LOST) == message

@@ -29,6 +29,8 @@ ATTEMPTS, LOG_LINES = 3, 5
 """Attempts to start a node, and the last lines of its log in an error."""
 LABEL = "region"
 """The label of a node with the name of its region."""
+OWN_FOLDER = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+"""A shell script that runs a command with one folder in the place of another."""
 
 
 def token_file(network: Network) -> Path:
@@ -84,19 +86,29 @@ def launch(command: Sequence[str], log: Path, env: Mapping[str, str]) -> subproc
 
 
 def start(network: Network, region: Region, size: NodeSize) -> subprocess.Popen[bytes]:
-    """Start a region's node, and return the process of `ray start`, without waiting for it."""
+    """Start a region's node, and return the process of `ray start`, without waiting for it.
+
+    Ray's nodes of one cluster have the same path for their session. Each region mounts a folder of
+    its own there, as on a machine of its own: with one folder for all, a node removes the packages
+    of a job while a worker of another node imports them.
+    """
     address = network.address(region.number)
-    head = network.address(0)
+    head, session = network.address(0), network.folder / "ray"
     words = [f"--node-ip-address={address}", f"--num-cpus={size.cpus:g}", "--block"]
     words += [f"--object-store-memory={size.store_mb * 2**20}", "--disable-usage-stats"]
     words += [f"--labels={LABEL}={region.name}"]
     if region.number == 0:
         dashboard = ["--include-dashboard=true", f"--dashboard-host={address}"]
         words += ["--head", f"--port={PORT}", *dashboard, f"--dashboard-port={JOBS_PORT}"]
-        words += [f"--temp-dir={network.folder / 'ray'}"]
+        words += [f"--temp-dir={session}"]
     else:
         words += [f"--address={head}:{PORT}"]
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", *words]
+    if region.number != 0:
+        own = network.folder / f"ray-{region.number}"
+        for folder in (own, session):
+            folder.mkdir(exist_ok=True)
+        command = ["sh", "-c", OWN_FOLDER, "sh", str(own), str(session), *command]
     return launch(
         inside(network.namespace(region), *command), log_of(network, region), environment(network)
     )
