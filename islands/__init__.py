@@ -10,6 +10,8 @@ Modules:
     token_files       a corpus in memory-mapped files, written once for each machine
     permutation       a shuffled order computed on the fly, never stored
     prefetch          a batch is made while the step before it is computed
+    losses            the forms of a user's loss, and the one form that the step calls
+    randomness        the random key of each training step
     trainable         the checks of a task's shapes before it is trained
     inner             the compiled training step
     optimizer         AdamW and Muon: the direction of a step

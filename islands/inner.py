@@ -22,12 +22,15 @@ from numpy.typing import NDArray
 
 from coordinator.fragments import Flat, Piece
 from islands.flat_form import flat_form
+from islands.losses import takes_key, training_loss
 from islands.mesh import Devices, on_host
 from islands.optimizer import OptimizerSpec, direction
+from islands.randomness import NO_DRAWS, WORDS, key_of
 from islands.task import Batch, Params, Task
 from islands.windows import Lying
 
 Shapes: TypeAlias = tuple[tuple[tuple[int, ...], str], ...]
+NO_DRAW = NO_DRAWS.at(0)
 
 
 @jax.tree_util.register_dataclass
@@ -77,6 +80,7 @@ class Inner:
         self.devices = devices or Devices(task)
         self._compiled: dict[Shapes, Any] = {}
         self._direction = direction(spec, task)
+        self._loss, self._draws = training_loss(task), takes_key(task.loss)
         self._forms: dict[tuple[tuple[int, ...], NamedSharding], tuple[Any, Any]] = {}
 
     def start(self, params: Params, moments: optax.OptState | None = None) -> InnerState:
@@ -215,30 +219,37 @@ class Inner:
         everywhere = self.devices.everywhere
         step = jax.jit(
             self._step,
-            in_shardings=(self._where, self.devices.batch, everywhere),
+            in_shardings=(self._where, self.devices.batch, everywhere, everywhere),
             out_shardings=(self._where, everywhere),
             donate_argnums=0,
         )
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
         clock = jax.ShapeDtypeStruct((), jnp.int32)
+        draw = jax.ShapeDtypeStruct((WORDS,), jnp.uint32) if self._draws else None
         self.devices.split(batch)
-        self._compiled[_shapes(batch)] = step.lower(self._like, like, clock).compile()
+        self._compiled[_shapes(batch)] = step.lower(self._like, like, clock, draw).compile()
 
-    def step(self, state: InnerState, batch: Batch, clock: int) -> tuple[InnerState, StepMeasures]:
+    def step(
+        self, state: InnerState, batch: Batch, clock: int, draw: NDArray[np.uint32] = NO_DRAW
+    ) -> tuple[InnerState, StepMeasures]:
         """Dispatch one inner step at the learning rate of `clock`; `state` is donated.
 
-        Batches of a new shape are compiled first.
+        Batches of a new shape are compiled first. `draw`: the words of the step's key, uint32 [4],
+        for a loss that draws (`islands.randomness`).
         """
         if (shapes := _shapes(batch)) not in self._compiled:
             self.compile(batch)
         batch = self.devices.split(batch)
-        state, loss = self._compiled[shapes](state, batch, self.devices.number(clock))
+        words = self.devices.everyones(draw) if self._draws else None
+        state, loss = self._compiled[shapes](state, batch, self.devices.number(clock), words)
         return state, StepMeasures(loss)
 
     def _step(
-        self, state: InnerState, batch: Batch, clock: jax.Array
+        self, state: InnerState, batch: Batch, clock: jax.Array, draw: jax.Array | None
     ) -> tuple[InnerState, jax.Array]:
-        loss, grads = jax.value_and_grad(self._task.loss)(state.params, batch)
+        key = None if draw is None else key_of(draw)
+        graded = jax.value_and_grad(self._loss, has_aux=True)
+        (loss, _), grads = graded(state.params, batch, key)  # the compiler drops the metrics
         updates, moments = self._direction.update(grads, state.opt_state, state.params)
         rate = self._spec.rate(clock)
         updates = jax.tree.map(lambda u: -rate * u, updates)

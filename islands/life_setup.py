@@ -123,7 +123,8 @@ class LifeSetup:
         if self._lead is None:
             params = jax.tree.unflatten(self._structure, sew(self._layout, [*flats.values()]))
         stream = self._open_stream()
-        self._trainer.begin(params, moments, flats, shared, granted.offset, stream)
+        incarnation = granted.life.incarnation
+        self._trainer.begin(params, moments, flats, shared, granted.offset, stream, incarnation)
         for lease in granted.leases:
             if self._lead is not None:
                 self._lead.tell(Feed(lease))

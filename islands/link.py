@@ -121,6 +121,8 @@ class LearnerSettings:
     """The region of the corpus that it reads."""
     until: int | None
     """The clock at which the run ends, in lock-step, as in `learner_messages.Terms`."""
+    seed: int = 0
+    """The seed of the run, for the keys of its steps."""
 
     def terms(self, adopt: AdoptRule, batch_windows: int) -> Terms:
         """Return the terms of the learner's state; `batch_windows`: windows of data in one step."""

@@ -216,8 +216,11 @@ class Devices:
 
     def number(self, value: int) -> Any:
         """Return an integer as an array that every host has."""
-        number = np.asarray(value, np.int32)
-        return self.put(number, self.everywhere) if self.shared else number
+        return self.everyones(np.asarray(value, np.int32))
+
+    def everyones(self, array: NDArray[Any]) -> Any:
+        """Return an array that is equal on all hosts as one that every device has."""
+        return self.put(array, self.everywhere) if self.shared else array
 
     @property
     def zeros(self) -> Params:

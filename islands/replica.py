@@ -20,6 +20,7 @@ from islands.exchange import Basis, Cut, FragmentSnapshot
 from islands.inner import Inner, InnerState, StepMeasures
 from islands.learner_messages import HandOver
 from islands.moments import MomentSharing, Taken
+from islands.randomness import NO_DRAWS, Draws
 from islands.task import Batch, Params
 
 Handed = Mapping[ContributionId, tuple[Numbers, jax.Array]]
@@ -43,6 +44,7 @@ class Replica:
         self._kept: dict[Fragment, FragmentSnapshot] = {}  # copied when due, not yet asked for
         self._handed: dict[Fragment, Handed] = {}  # handed in, not known to be in the fragment yet
         self._taken: dict[Fragment, Taken] = {}  # first moments handed in, until the mean arrives
+        self._draws, self._steps = NO_DRAWS, 0  # of this life
 
     @property
     def state(self) -> InnerState:
@@ -71,13 +73,16 @@ class Replica:
         public: Mapping[Fragment, Flat],
         shared: Mapping[Fragment, Flat],
         clock: int,
+        draws: Draws = NO_DRAWS,
     ) -> None:
         """Begin a life from the public fragments, with these moments.
 
         Without moments, the life starts with the mean of the others' first moments, for the
         fragments in `shared`. `params`: the same fragments as a tree. If it is None, the tree is
-        put together on the devices, since no host of the island has all fragments.
+        put together on the devices, since no host of the island has all fragments. `draws`: where
+        the keys of this life's steps come from.
         """
+        self._draws, self._steps = draws, 0
         if params is None:
             placed = self._inner.devices.zeros
             for p, flat in public.items():
@@ -92,7 +97,9 @@ class Replica:
 
     def step(self, batch: Batch, clock: int) -> StepMeasures:
         """Dispatch one inner step; the call does not wait for the devices."""
-        self._state, measures = self._inner.step(self.state, batch, clock)
+        draw = self._draws.at(self._steps)
+        self._state, measures = self._inner.step(self.state, batch, clock, draw)
+        self._steps += 1
         return measures
 
     def keep(self, word: HandOver) -> FragmentSnapshot:

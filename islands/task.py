@@ -83,8 +83,13 @@ class Task:
     """Size of the vocabulary; ln(vocabulary) is the loss of a uniform guess."""
     init: Callable[[int], Params]
     """Seed -> float32 pytree, equal on every machine."""
-    loss: Callable[[Params, Batch], jax.Array]
-    """Mean nats per predicted token of a batch, a float32 scalar. It must be pure: it is jitted."""
+    loss: Callable[..., Any]
+    """(params, batch) or (params, batch, key) -> mean nats per predicted token, a float32 scalar.
+
+    It must be pure: it is jitted. The key of a training step differs by island, life and step, and
+    is the same when a run is repeated (`islands.randomness`); in an evaluation it is None. The loss
+    may also return a pair: the scalar, and a mapping of named scalars, its metrics.
+    """
     tokens: Callable[[Batch], int]
     """Number of predicted tokens in a batch."""
     stream: Callable[[int], StreamLike]
@@ -99,6 +104,11 @@ class Task:
     """Leaf path and shape -> how it is split over an island's mesh (`islands.mesh`).
 
     With None, its largest axis that divides is split over fsdp.
+    """
+    eval_loss: Callable[..., Any] | None = None
+    """The loss of held-out batches, in the same forms; None: `loss`, with None for its key.
+
+    The metrics that it returns are in the summary, as means over the held-out batches.
     """
 
     @cached_property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax.interpreters import partial_eval
 
 from coordinator.errors import UserMistake
+from islands.losses import evaluation_loss, training_loss
 from islands.task import Batch, Params, Task, leaf_path
 
 Named: TypeAlias = tuple[str, Any]
@@ -83,23 +84,59 @@ def _of_batch(batch: Batch) -> Iterator[str]:
 
 
 def _of_loss(task: Task, shapes: Params, batch: Batch) -> Iterator[str]:
-    given = _traced(task, "loss", lambda: jax.eval_shape(task.loss, shapes, batch))
-    if not isinstance(given, jax.ShapeDtypeStruct):
-        result = f"a {type(given).__name__}"
-    elif given.shape or not jnp.issubdtype(given.dtype, jnp.floating):
-        result = _shape_text(given)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    training, evaluation = training_loss(task), evaluation_loss(task)
+    evaluated = "loss, with None for its key," if task.eval_loss is None else "eval_loss"
+    forms: list[tuple[str, Callable[[], Any]]] = [
+        ("loss", lambda: jax.eval_shape(training, shapes, batch, key)),
+        (evaluated, lambda: jax.eval_shape(evaluation, shapes, batch)),
+    ]
+    problems = [
+        problem
+        for name, call in forms
+        for problem in _of_result(name, _traced(task, name, call), batch)
+    ]
+    if problems:
+        yield problems[0]
+        return
+    trace = jax.make_jaxpr(jax.grad(lambda *each: training(*each)[0]))
+    yield from _untouched(
+        shapes,
+        _traced(task, "the gradient of loss", lambda: trace(shapes, batch, key)),
+    )
+
+
+def _of_result(name: str, given: Any, batch: Batch) -> Iterator[str]:
+    """Yield why this cannot be the result of a loss: a pair of the loss and its metrics."""
+    loss, metrics = given
+    if not isinstance(loss, jax.ShapeDtypeStruct):
+        result = _kind(loss)
+    elif loss.shape or not jnp.issubdtype(loss.dtype, jnp.floating):
+        result = _shape_text(loss)
     else:
-        trace = jax.make_jaxpr(jax.grad(task.loss))
-        yield from _untouched(
-            shapes,
-            _traced(task, "the gradient of loss", lambda: trace(shapes, batch)),
-        )
+        yield from _of_metrics(name, metrics)
         return
     leaves = ", ".join(_shape_text(leaf) for leaf in jax.tree.leaves(batch))
     yield (
-        f"loss gives {result} for a batch of {leaves}: it must be one real number, the mean of the "
-        "batch in nats per token"
+        f"{name} gives {result} for a batch of {leaves}: it must be one real number, the mean of "
+        "the batch in nats per token, or a pair of that number and its metrics"
     )
+
+
+def _of_metrics(name: str, metrics: Any) -> Iterator[str]:
+    if not isinstance(metrics, Mapping):
+        yield (
+            f"{name} gives {_kind(metrics)} beside the number: its metrics must be a "
+            'mapping of names to scalars, such as {"accuracy": accuracy}'
+        )
+        return
+    for key, value in metrics.items():
+        if not isinstance(value, jax.ShapeDtypeStruct) or value.shape:
+            yield f"{name} gives {_kind(value)} for its metric {key!r}: a metric must be one number"
+
+
+def _kind(value: Any) -> str:
+    return _shape_text(value) if hasattr(value, "dtype") else f"a {type(value).__name__}"
 
 
 def _untouched(shapes: Params, gradient: jax.extend.core.ClosedJaxpr) -> Iterator[str]:

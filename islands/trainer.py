@@ -24,6 +24,7 @@ from islands.learner_messages import End, Fed, Keep, Step, Stepped, Take
 from islands.link import LearnerSettings
 from islands.mailbox import Mailbox
 from islands.moments import MomentSharing
+from islands.randomness import Draws
 from islands.replica import Replica
 from islands.step_timing import StepTiming
 from islands.task import Params, StreamLike, Task
@@ -85,9 +86,11 @@ class Trainer:
         shared: Mapping[Fragment, Flat],
         clock: int,
         stream: StreamLike,
+        incarnation: int,
     ) -> None:
         """Begin a life from the public fragments; moments as in `Replica.begin`."""
-        self._replica.begin(params, moments, public, shared, clock)
+        draws = Draws(self._settings.seed, self._settings.island, incarnation)
+        self._replica.begin(params, moments, public, shared, clock, draws)
         self._stream = stream
         self._timing.begin()
 

@@ -27,6 +27,7 @@ from cluster.config.schema import Config
 from cluster.workers.assembly import optimizer_of, task_of
 from coordinator.errors import ArchipelagoError
 from coordinator.protocol import Island, Life, Report, Vitals
+from islands.randomness import Draws
 
 if TYPE_CHECKING:  # `_turn` imports the step late: JAX compiles nothing before there is a ring
     from cluster.allreduce.step import RingStep, StepTotals
@@ -192,12 +193,13 @@ class RingMember:
         """Take steps until the ring ends; return the last state, and tokens of a broken step."""
         held, windows = turn.held, turn.members * self._group.batch_size
         lease_windows = self._config.data.lease_windows
+        draws = Draws(self._config.run.seed, self._life.island, self._life.incarnation)
         batches = member_batches(self._task, turn, windows, lease_windows)
         while held.step < self._config.run.steps:
             before_s = time.perf_counter()
             batch = batches()
             tokens, loaded_s = self._task.tokens(batch), time.perf_counter()
-            loss, buckets = step.gradients(state, batch)
+            loss, buckets = step.gradients(state, batch, draws.at(held.step))
             jax.block_until_ready(buckets)
             if self.spoil != 1.0:
                 buckets = [each * self.spoil for each in buckets]

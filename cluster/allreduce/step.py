@@ -16,11 +16,14 @@ import numpy as np
 import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from numpy.typing import NDArray
 
 from cluster.allreduce.wire import buckets_of, padded
 from coordinator.codec import Wire
-from islands.inner import InnerState
+from islands.inner import NO_DRAW, InnerState
+from islands.losses import takes_key, training_loss
 from islands.optimizer import OptimizerSpec, direction
+from islands.randomness import key_of
 from islands.task import Batch, Params, Task
 
 AXIS = "all"
@@ -48,7 +51,7 @@ class RingStep:
 
     def __init__(self, task: Task, spec: OptimizerSpec, wire: Wire, members: int) -> None:
         """Prepare the step. `members`: number; their devices come last in `jax.devices()`."""
-        self._task, self._spec, self._wire, self._members = task, spec, wire, members
+        self._spec, self._wire, self._members = spec, wire, members
         local_devices = jax.local_devices()
         self.platform = local_devices[0].platform
         ring = [d for d in jax.devices() if members == 1 or d.process_index > 0]
@@ -56,6 +59,7 @@ class RingStep:
         self._split = NamedSharding(Mesh(np.array(local_devices), (AXIS,)), PartitionSpec(AXIS))
         self._mesh = Mesh(np.array(ring), (AXIS,))
         self._direction = direction(spec, task)
+        self._loss, self._draws = training_loss(task), takes_key(task.loss)
         template = jax.eval_shape(lambda: task.init(0))
         leaves, self._structure = jax.tree.flatten(template)
         self._shapes = [leaf.shape for leaf in leaves]
@@ -98,9 +102,15 @@ class RingStep:
 
     # --- a step -----------------------------------------------------------------------------------
 
-    def gradients(self, state: InnerState, batch: Batch) -> tuple[jax.Array, list[jax.Array]]:
-        """Return the mean loss of this member's batch, and its gradient in buckets."""
-        return self._grads(state.params, jax.device_put(batch, self._split))
+    def gradients(
+        self, state: InnerState, batch: Batch, draw: NDArray[np.uint32] = NO_DRAW
+    ) -> tuple[jax.Array, list[jax.Array]]:
+        """Return the mean loss of this member's batch, and its gradient in buckets.
+
+        `draw`: the words of the step's key, uint32 [4], for a loss that draws.
+        """
+        words = draw if self._draws else None
+        return self._grads(state.params, jax.device_put(batch, self._split), words)
 
     def sound(self, loss: jax.Array, buckets: list[jax.Array]) -> bool:
         """Return whether loss and gradients are all finite; wait for them."""
@@ -130,8 +140,11 @@ class RingStep:
         """Take a step of the optimizer at the learning rate of `clock`; it donates `state`."""
         return self._update(state, buckets, np.int32(clock))
 
-    def _gradients(self, params: Params, batch: Batch) -> tuple[jax.Array, list[jax.Array]]:
-        loss, grads = jax.value_and_grad(self._task.loss)(params, batch)
+    def _gradients(
+        self, params: Params, batch: Batch, draw: jax.Array | None
+    ) -> tuple[jax.Array, list[jax.Array]]:
+        key = None if draw is None else key_of(draw)
+        (loss, _), grads = jax.value_and_grad(self._loss, has_aux=True)(params, batch, key)
         leaves = jax.tree.leaves(grads)
         return loss, [
             jnp.concatenate([jnp.ravel(leaves[i]) for i in bucket]) for bucket in self._buckets

@@ -146,8 +146,8 @@ class CoreActors:
 
     def verdict(
         self, versions: Sequence[Version], enough: Callable[[], bool]
-    ) -> tuple[dict[str, float | None], str | None]:
-        """Return the losses of the final model, and why one of them is missing.
+    ) -> tuple[dict[str, Any], str | None]:
+        """Return the losses and metrics of the final model, and why one of them is missing.
 
         It waits for the evaluations until it is `enough`.
         """

@@ -34,11 +34,11 @@ DEATHS = 3
 
 
 class FinalEvaluation(NamedTuple):
-    """The evaluation of the final model: losses by their names in the summary."""
+    """The evaluation of the final model: losses and metrics by their names in the summary."""
 
-    losses: dict[str, float | None]
+    figures: dict[str, Any]
     why: str | None
-    """The reason why one of the losses is missing; None if none is."""
+    """The reason why one of them is missing; None if none is."""
 
 
 class EvaluationResult(NamedTuple):
@@ -125,15 +125,17 @@ class EvaluationSchedule:
     def verdict(
         self, versions: Sequence[Version], enough: Callable[[], bool] = lambda: False
     ) -> FinalEvaluation:
-        """Return the losses of the final model; `versions`: of all fragments.
+        """Return losses and metrics of the final model; `versions`: of all fragments.
 
         It waits as long as batches are judged, and it is not `enough`.
         """
         self._pending = None
         self._note()
         self._began = self._batches()
-        results = {
-            "heldout_loss": self._insisted(enough, "loss", [*versions]),
+        results = {"heldout_loss": self._insisted(enough, "loss", [*versions])}
+        if isinstance(results["heldout_loss"], EvaluationResult):  # of those batches
+            results["heldout_metrics"] = self._insisted(enough, "metrics")
+        results |= {
             "sample_heldout_loss": self._insisted(enough, "sample", [*versions]),
             "initial_heldout_loss": self._insisted(enough, "initial_loss"),
         }
@@ -142,11 +144,11 @@ class EvaluationSchedule:
             for figure, result in results.items()
             if not isinstance(result, EvaluationResult)
         ]
-        losses = {
+        figures = {
             k: result.value if isinstance(result, EvaluationResult) else None
             for k, result in results.items()
         }
-        return FinalEvaluation(losses, "; ".join(missing) or None)
+        return FinalEvaluation(figures, "; ".join(missing) or None)
 
     def _batches(self) -> int:
         try:

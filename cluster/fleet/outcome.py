@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 SUMMARY_FIELDS = {
     "heldout_loss": "Held-out loss of the final model, in nats per token, over 512 windows.",
+    "heldout_metrics": "What the task's loss returns beside it, by name, over the same windows.",
     "sample_heldout_loss": "The same over the 64 windows that a live run evaluates.",
     "initial_heldout_loss": "Held-out loss of the initial model, in nats per token.",
     "tokens_trained": "Tokens that all islands have trained; the next four add up to it.",

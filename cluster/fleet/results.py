@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cluster.fleet.core_actors import CoreActors
 from cluster.fleet.outcome import SUMMARY_KEYS, Outcome
@@ -86,7 +87,7 @@ class Results:
     def __init__(self, run_dir: Path, depot: Depot, layout: Layout) -> None:
         self._run_dir, self._depot, self._layout = run_dir, depot, layout
         self._model: SavedModel | None = None
-        self._judged: tuple[dict[str, float | None], str | None] | None = None
+        self._judged: tuple[dict[str, Any], str | None] | None = None
 
     def leave(
         self,

@@ -144,6 +144,7 @@ def habits_of(config: Config, island: Island) -> LearnerSettings:
         encode=group.encode,
         region=None if group.region is None else Region(group.region),
         until=config.run.steps if config.run.mode.lock_step else None,
+        seed=config.run.seed,
     )
 
 

@@ -22,6 +22,7 @@ from coordinator.errors import UserMistake
 from coordinator.fragments import Flat, Layout, put_leaf, sew
 from coordinator.protocol import Fragment
 from islands.adopt import AdoptRule, FragmentPort, layout_of
+from islands.losses import evaluation_loss
 from islands.mesh import Devices
 from islands.mesh_shape import FSDP_OVER_ALL, MeshShape
 from islands.task import Batch, Params
@@ -76,11 +77,13 @@ class Evaluator:
         self._layout = layout_of(task, config.sync.fragments, shapes)
         self._structure = jax.tree.structure(shapes)
         self._loss = jax.jit(
-            task.loss,
+            evaluation_loss(task),
             in_shardings=(devices.params, devices.batch),
             out_shardings=devices.everywhere,
         )
         self._drawn: Params | None = None
+        self.metrics: dict[str, float] = {}
+        """The task's metrics of the last evaluation, by name, means over its batches."""
         self._judged = Judged(0, 0.0, 0.0, self._few, 2 * self._count(FINAL_WINDOWS) + self._few)
 
     def _odd(self, batch: Batch) -> list[str]:
@@ -178,7 +181,10 @@ class Evaluator:
         return min(self._count(FINAL_WINDOWS), self._count(SAMPLE_WINDOWS))
 
     def loss(self, flats: Sequence[Flat], windows: int = FINAL_WINDOWS) -> float:
-        """Return the held-out loss in nats per token, over that many windows or all there are."""
+        """Return the held-out loss in nats per token, over that many windows or all there are.
+
+        `metrics` are those of the same batches afterwards.
+        """
         return self._mean(flats, range(self._count(windows)))
 
     def _count(self, windows: int) -> int:
@@ -205,16 +211,22 @@ class Evaluator:
         return FragmentPort(self._layout, AdoptRule.OVERWRITE, devices=self._devices)
 
     def _over(self, params: Params, batches: Sequence[int]) -> float:
-        return sum(self._judge(params, self._batches[i]) for i in batches) / len(batches)
+        results = [self._judge(params, self._batches[i]) for i in batches]
+        names = results[0][1]
+        self.metrics = {
+            name: sum(metrics[name] for _, metrics in results) / len(results) for name in names
+        }
+        return sum(loss for loss, _ in results) / len(results)
 
-    def _judge(self, params: Params, batch: Batch) -> float:
-        """Return the loss of one batch, and record how long it took."""
+    def _judge(self, params: Params, batch: Batch) -> tuple[float, dict[str, float]]:
+        """Return the loss and the metrics of one batch, and record how long it took."""
         began_s = time.monotonic()
-        loss = float(self._loss(params, self._devices.split(batch)))
+        result, named = self._loss(params, self._devices.split(batch))
+        loss, metrics = float(result), {name: float(value) for name, value in named.items()}
         took_s, before = time.monotonic() - began_s, self._judged
         self._judged = before._replace(
             batches=before.batches + 1,
             longest_s=max(before.longest_s, took_s),
             spent_s=before.spent_s + (took_s if before.batches else 0.0),
         )
-        return loss
+        return loss, metrics

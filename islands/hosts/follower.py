@@ -53,6 +53,7 @@ from islands.hosts.orders import (
 from islands.inner import Inner, Share
 from islands.link import LearnerSettings, Link
 from islands.moments import MomentSharing
+from islands.randomness import Draws
 from islands.replica import Replica
 from islands.task import StreamLike
 from islands.thread_tasks import Offer
@@ -184,7 +185,9 @@ class Follower:
     def _start(self, clock: int, shared: Sequence[Fragment]) -> None:
         flats = {p: flat for p, (_, flat) in self._public.items()}
         means = {p: self._means.get(p, np.zeros_like(flats[p])) for p in shared}
-        self._replica.begin(None, self._moments, flats, means, clock)
+        life = self._lived().life
+        draws = Draws(self._settings.seed, life.island, life.incarnation)
+        self._replica.begin(None, self._moments, flats, means, clock, draws)
         self._moments, self._means = None, {}
 
     def _put_in(self, order: PutIn) -> None:

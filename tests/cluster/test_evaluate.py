@@ -33,9 +33,14 @@ def squares(params):
 
 def task(data, batches):
     found = load_task("byte-tiny", None, {}, data)
+
+    def loss(params, batch, key):
+        number = jnp.mean(batch.astype(float)) + 0 * squares(params)
+        return number, {"twice": 2 * number, "drawn": jnp.float32(key is not None)}
+
     return dataclasses.replace(
         found,
-        loss=lambda params, batch: jnp.mean(batch.astype(float)) + 0 * squares(params),
+        loss=loss,
         heldout=lambda size: [np.full((size, 3), number) for number in range(batches)],
     )
 """
@@ -58,6 +63,14 @@ def test_look_samples_the_windows_of_the_summary(
     assert judge.loss(flats) == sum(range(32)) / 32
     assert judge.sample(flats) == (0 + 8 + 16 + 24) / 4
     assert judge.initial_loss == judge.loss(flats)
+
+
+def test_metrics_of_the_loss_are_means_over_its_batches_without_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = evaluator(tmp_path, monkeypatch, 7)
+    judge.loss(judge.initial())
+    assert judge.metrics == {"twice": 6.0, "drawn": 0.0}
 
 
 @pytest.mark.parametrize(("batches", "sample"), [(1, 0.0), (3, 1.0), (4, 1.5), (7, 2.25)])

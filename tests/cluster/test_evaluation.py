@@ -53,7 +53,9 @@ class Evaluator(Evaluating):
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.does: dict[str, list[Any]] = {"loss": [2.5], "sample": [2.4], "initial_loss": [5.5]}
+        self.does: dict[str, list[Any]] = {
+            "loss": [2.5], "metrics": [{}], "sample": [2.4], "initial_loss": [5.5],
+        }  # fmt: skip
         self.asked: list[str] = []
         self.restarts = 0
         self.judged: Callable[[], Judged] = lambda: Judged(0, 0.0)
@@ -92,7 +94,7 @@ def evaluation(evaluator: Evaluator) -> EvaluationSchedule:
 
 def losses_of(verdict: FinalEvaluation) -> tuple[float | None, ...]:
     names = ("heldout_loss", "sample_heldout_loss", "initial_heldout_loss")
-    return tuple(verdict.losses[name] for name in names)
+    return tuple(verdict.figures[name] for name in names)
 
 
 FAILURES = [
@@ -148,7 +150,7 @@ def test_evaluator_that_cannot_report_progress_counts_as_hung(
 
     evaluator.judged = deaf
     evaluator.does["loss"] = [(float("inf"), 0.0)]
-    assert evaluation.verdict(VERSIONS).losses["heldout_loss"] is None
+    assert evaluation.verdict(VERSIONS).figures["heldout_loss"] is None
     assert evaluator.restarts == 1
 
 
@@ -168,7 +170,7 @@ def test_last_evaluation_is_waited_for_while_batches_are_judged(
     evaluator.does["loss"] = [(float("inf"), 0.0)]
     evaluator.judged = lambda: Judged(100, hour_s)
     began_s = evaluator.now_s
-    assert evaluation.verdict(VERSIONS).losses["heldout_loss"] is None
+    assert evaluation.verdict(VERSIONS).figures["heldout_loss"] is None
     assert PATIENCE * hour_s <= evaluator.now_s - began_s <= 3 * PATIENCE * hour_s
 
 
@@ -190,6 +192,16 @@ def test_failed_last_evaluation_leaves_the_rest_of_the_summary(
     assert verdict.why == "; ".join(words)
 
 
+def test_metrics_are_those_of_the_batches_of_the_loss(
+    evaluator: Evaluator, evaluation: EvaluationSchedule
+) -> None:
+    evaluator.does["metrics"] = [{"accuracy": 0.5}]
+    assert evaluation.verdict(VERSIONS).figures["heldout_metrics"] == {"accuracy": 0.5}
+    assert evaluator.asked == ["loss", "metrics", "sample", "initial_loss"]
+    evaluator.does["loss"] = [ActorDiedError()] * DEATHS
+    assert "heldout_metrics" not in evaluation.verdict(VERSIONS).figures
+
+
 def test_evaluator_that_dies_at_the_end_is_asked_again(
     evaluator: Evaluator, evaluation: EvaluationSchedule
 ) -> None:
@@ -198,7 +210,7 @@ def test_evaluator_that_dies_at_the_end_is_asked_again(
     assert losses_of(evaluation.verdict(VERSIONS)) == (2.5, 2.4, 5.5)
     evaluator.asked.clear()
     evaluator.does["loss"] = [died]
-    assert evaluation.verdict(VERSIONS).losses["heldout_loss"] is None
+    assert evaluation.verdict(VERSIONS).figures["heldout_loss"] is None
     assert evaluator.asked.count("loss") == DEATHS
 
 
@@ -265,7 +277,7 @@ def test_interrupted_last_evaluation_leaves_model_and_summary(
     layout = cut([Leaf("w", (3,))], 1)
     core: Any = SimpleNamespace(public=lambda: iter(PUBLIC), verdict=evaluation.verdict)
     measured: dict[str, object] = {
-        key: 7 for key in SUMMARY_KEYS if "loss" not in key and key not in ("wall_s",)
+        key: 7 for key in SUMMARY_KEYS if "heldout" not in key and key != "wall_s"
     }
 
     def leave() -> None:
@@ -287,6 +299,7 @@ def test_interrupted_last_evaluation_leaves_model_and_summary(
         **summary,
         "wall_s": 0,
         "heldout_loss": 2.5,
+        "heldout_metrics": {},
         "sample_heldout_loss": 2.4,
         "initial_heldout_loss": 5.5,
     }

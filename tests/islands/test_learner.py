@@ -48,7 +48,7 @@ from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.corpus import Starved
 from islands.encoder import Where
 from islands.exchange import Public
-from islands.inner import Inner, InnerState, StepMeasures
+from islands.inner import NO_DRAW, Inner, InnerState, StepMeasures
 from islands.learner import Learner
 from islands.learner_life import LearnerState
 from islands.life_start import donors_in_turn
@@ -1109,9 +1109,11 @@ class Heavy(Inner):
         self.copying_s, self.now_s, self.steps = copying_s, 0.0, 0
         self.copied_at: list[int] = []
 
-    def step(self, state: InnerState, batch: Batch, clock: int) -> tuple[InnerState, StepMeasures]:
+    def step(
+        self, state: InnerState, batch: Batch, clock: int, draw: Any = NO_DRAW
+    ) -> tuple[InnerState, StepMeasures]:
         self.now_s, self.steps = self.now_s + 1.0, self.steps + 1
-        return super().step(state, batch, clock)
+        return super().step(state, batch, clock, draw)
 
     def moment(self, state: InnerState, number: int) -> np.ndarray:
         self.now_s += self.copying_s
@@ -1138,10 +1140,12 @@ class Logged(Inner):
         self.log: list[str] = []
         self.number = -1
 
-    def step(self, state: InnerState, batch: Batch, clock: int) -> tuple[InnerState, StepMeasures]:
+    def step(
+        self, state: InnerState, batch: Batch, clock: int, draw: Any = NO_DRAW
+    ) -> tuple[InnerState, StepMeasures]:
         self.number += 1
         self.log.append(f"step {self.number}")
-        state, measures = super().step(state, batch, clock)
+        state, measures = super().step(state, batch, clock, draw)
         told: Any = Told(measures.loss, self.number, self.log)
         return state, StepMeasures(told)
 

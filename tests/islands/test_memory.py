@@ -42,7 +42,7 @@ from coordinator.schedule import Schedule
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.encoder import Where
 from islands.exchange import Public
-from islands.inner import Inner, InnerState, StepMeasures
+from islands.inner import NO_DRAW, Inner, InnerState, StepMeasures
 from islands.learner import Learner
 from islands.link import Link
 from islands.optimizer import OptimizerKind
@@ -122,8 +122,10 @@ class Scales(Inner):
         held = (on_devices() - self._before) / PARAMETERS
         self.most[when] = max(self.most.get(when, 0.0), held)
 
-    def step(self, state: InnerState, batch: Batch, clock: int) -> tuple[InnerState, StepMeasures]:
-        stepped, measures = super().step(state, batch, clock)
+    def step(
+        self, state: InnerState, batch: Batch, clock: int, draw: Any = NO_DRAW
+    ) -> tuple[InnerState, StepMeasures]:
+        stepped, measures = super().step(state, batch, clock, draw)
         self._weigh("training")
         return stepped, measures
 

@@ -143,7 +143,17 @@ one_way.defvjp(lambda x: (x, None), no_way_back)
         (lambda p, b: p["w"], "loss gives float32[2,3] for a batch of int32[4,9]: it must be one"),
         (lambda p, b: jnp.sum(p["w"]).astype(int), "loss gives int32[]"),
         (lambda p, b: jnp.sum(p["w"]) * 1j, "loss gives complex64[]"),
-        (lambda p, b: (jnp.sum(p["w"]), {}), "loss gives a tuple"),
+        (lambda p, b: (jnp.sum(p["w"]), {}, 1), "loss gives a tuple"),
+        (
+            lambda p, b: (jnp.sum(p["w"]), 1),
+            "loss gives int32[] beside the number: its m",
+        ),
+        (lambda p, b: (p["w"].sum(), {"w": p["w"]}), "gives float32[2,3] for its metric 'w'"),
+        (lambda p, b: (p["w"].sum(), {"w": "x"}), "loss raises TypeError"),
+        (
+            lambda p, b, key: p["w"].sum() * jax.random.uniform(key),
+            "loss, with None for its key, r",
+        ),
         (lambda p, b: None, "loss gives a NoneType"),
         (lambda p, b: float(jnp.sum(p["w"])), "loss raises ConcretizationTypeError"),
         (lambda p, b: p["v"], "loss raises KeyError: 'v'"),

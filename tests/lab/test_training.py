@@ -86,6 +86,48 @@ def test_bits_are_determined_by_the_seed(text: Path, mode: Mode) -> None:
     assert first.curve[0].heldout_loss > first.curve[-1].heldout_loss
 
 
+DROPS = """
+import dataclasses
+import jax
+import jax.numpy as jnp
+from islands.task import load_task
+
+
+def task(data, drops):
+    found = load_task("byte-tiny", None, {"width": 16, "layers": 1, "heads": 1, "hidden": 32}, data)
+
+    def loss(params, batch, key):
+        if key is not None and drops:
+            kept = jax.random.bernoulli(key, 0.9, params["embedding"].shape)
+            params = {**params, "embedding": params["embedding"] * kept / 0.9}
+        result = found.loss(params, batch)
+        return result, {"perplexity": jnp.exp(result)}
+
+    return dataclasses.replace(found, loss=loss)
+"""
+
+
+@pytest.mark.parametrize("mode", [Mode.DECOUPLED, Mode.DATA_PARALLEL])
+def test_bits_of_a_task_that_draws_are_determined_by_the_seed(
+    text: Path, mode: Mode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_task_that_drops.py").write_text(DROPS)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def learned(seed: int, *, drops: bool = True) -> dict[str, Any]:
+        task = {"target": "a_task_that_drops:task", "options": {"drops": drops}}
+        words = f"run.mode={mode}", f"run.seed={seed}"
+        return dict(train(config_of(text, *words, task=task), JITTERY, 6).figures)
+
+    first = learned(1)
+    assert learned(1) == first
+    hashes = {each["global_sha256"] for each in (first, learned(2), learned(1, drops=False))}
+    assert len(hashes) == 3
+    metrics = first["heldout_metrics"]
+    assert np.log(metrics["perplexity"]) == pytest.approx(first["heldout_loss"], abs=0.05)
+    assert first["heldout_loss"] < first["initial_heldout_loss"]
+
+
 WAITING = {
     "decoupled": ("sync.overlap=0", f"sync.quorum={ISLANDS}", "sync.adopt=overwrite"),
     "diloco": ("run.mode=diloco", "sync.fragments=1", "sync.every=5"),

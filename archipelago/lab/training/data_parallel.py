@@ -24,6 +24,7 @@ from coordinator.codec import Wire
 from coordinator.fragments import Flat, Layout, take
 from coordinator.protocol import Fragment, Lease
 from islands.inner import Inner, InnerState, StepMeasures
+from islands.randomness import NO_DRAWS
 from islands.task import Task
 
 
@@ -43,13 +44,13 @@ def steps_on_summed_batch(
 ) -> Iterator[StepTaken]:
     """Train for `steps` steps from a state, on the leases 0, 1, 2 and so on, one after another."""
     batch_size = sum(group.count * group.batch_size for group in config.islands)
-    stream, leases = task.stream(batch_size), 0
+    stream, leases, draws = task.stream(batch_size), 0, NO_DRAWS._replace(seed=config.run.seed)
     for clock in range(steps):
         while not leases or stream.remaining < batch_size:
             stream.add(Lease(leases))
             leases += 1
         batch = stream.next()
-        state, measures = inner.step(state, batch, clock)
+        state, measures = inner.step(state, batch, clock, draws.at(clock))
         yield StepTaken(state, measures, int(task.tokens(batch)))
 
 

@@ -60,6 +60,7 @@ class LossCurve:
             "mode": config.run.mode.value,
             "initial_heldout_loss": self.evaluator.initial_loss,
             "heldout_loss": self.evaluator.loss(flats),
+            "heldout_metrics": self.evaluator.metrics,
             **self.averages.ended(t, flats, self.evaluator.loss),
             "wall_s": time_s,
             "global_sha256": fingerprint(flats),

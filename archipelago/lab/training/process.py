@@ -32,6 +32,7 @@ from islands.life_start import (
     life_start,
 )
 from islands.link import LearnerSettings
+from islands.randomness import Draws
 from islands.replica import Replica
 from islands.task import StreamLike
 
@@ -116,7 +117,8 @@ class TrainingProcess(LearnerProcess[TrainingLearner, TrainingLink]):
         flats = {p: flat for p, (_, flat) in versions.items()}
         leaves = sew(self.kit.layout, [*flats.values()])
         params = jax.tree.unflatten(self.kit.structure, leaves)
-        self.replica.begin(params, moments, flats, shared, self.grant.offset)
+        draws = Draws(self.habits.seed, self.island, self.grant.life.incarnation)
+        self.replica.begin(params, moments, flats, shared, self.grant.offset, draws)
         stream = self.link.stream(self.island)
         for lease in self.grant.leases:
             stream.add(lease)

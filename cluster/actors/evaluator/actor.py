@@ -96,6 +96,10 @@ class EvaluatorActor(Breakable):
         """
         return self._evaluator.loss(self._of(versions))
 
+    def metrics(self) -> dict[str, float]:
+        """Return the task's metrics of the last evaluation, by name."""
+        return self._evaluator.metrics
+
     def sample(self, versions: list[Version]) -> float:
         """Return the loss as `loss` does, but over the windows of `judge`."""
         return self._evaluator.sample(self._of(versions))

@@ -140,6 +140,11 @@ class TogetherEvaluator:
             self._host.public = agreed(self._lead, self._host.public, downlink, Agreed())
             return [*self._host.public.values()]
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The task's metrics of the last evaluation, by name."""
+        return self._host.evaluator.metrics
+
     def loss(self, flats: Sequence[Flat]) -> float:
         """Return the held-out loss of the public fragments, in nats per token."""
         with _in_step():
