@@ -14,7 +14,7 @@ import heapq
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -38,6 +38,8 @@ class Leaf:
     """Whether axis 0 stacks layers, each a tensor of its own to the merge."""
     embedding: bool = False
     """Whether it is an embedding, which takes the weighted mean in a merge."""
+    state: bool = False
+    """Whether it is state, such as batch statistics: set by the loss, not by its gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +86,20 @@ class Layout:
         return sum(self.sizes)
 
     @property
+    def state_fragment(self) -> Fragment | None:
+        """The fragment that holds all state and nothing else: the last one; None without state."""
+        last = Fragment(len(self.fragments) - 1)
+        pieces = self.fragments[last]
+        return last if pieces and self.leaves[pieces[0].leaf].state else None
+
+    @property
     def fingerprint(self) -> str:
         """A hash that is equal on two sides exactly if they cut the same leaves in the same way."""
         facts = [
-            [[leaf.path, leaf.shape, leaf.embedding] for leaf in self.leaves],
+            [
+                [leaf.path, leaf.shape, leaf.embedding, *(["state"] if leaf.state else [])]
+                for leaf in self.leaves
+            ],
             [[[p.leaf, p.layer, p.start, p.stop] for p in pieces] for pieces in self.fragments],
         ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
@@ -96,8 +108,13 @@ class Layout:
 def cut(leaves: Sequence[Leaf], fragments: int) -> Layout:
     """Pack the leaves into this many balanced fragments.
 
+    State is not balanced with the rest: it is the last fragment, whole.
+
     Errors: `UserMistake` if the leaves cannot be cut into as many pieces.
     """
+    state = [i for i, leaf in enumerate(leaves) if leaf.state]
+    if state:
+        return _cut_beside(leaves, state, fragments)
     pieces = _all_pieces(leaves, fragments)
     if len(pieces) < fragments:
         raise UserMistake(
@@ -117,8 +134,30 @@ def cut(leaves: Sequence[Leaf], fragments: int) -> Layout:
     return Layout(tuple(leaves), tuple(tuple(contents) for contents in ordered))
 
 
+def _cut_beside(leaves: Sequence[Leaf], state: Sequence[int], fragments: int) -> Layout:
+    """Pack all leaves but the state into one fragment less, and the state into the last one.
+
+    Errors: the errors of `cut`.
+    """
+    if fragments < 2:
+        raise UserMistake(
+            "the task has state, which takes a fragment of its own: set sync.fragments to 2 or more"
+        )
+    trained = [i for i, leaf in enumerate(leaves) if not leaf.state]
+    packed = cut([leaves[i] for i in trained], fragments - 1).fragments
+    parts = [
+        tuple(replace(piece, leaf=trained[piece.leaf]) for piece in pieces) for pieces in packed
+    ]
+    own = [
+        piece for i in state for piece in _pieces(i, leaves[i], max(1, math.prod(leaves[i].shape)))
+    ]
+    return Layout(tuple(leaves), (*parts, tuple(own)))
+
+
 def most_of(leaves: Sequence[Leaf], fragments: int) -> int:
     """Return into how many fragments the leaves can be cut, `fragments` at most."""
+    if any(leaf.state for leaf in leaves):
+        return 1 + most_of([leaf for leaf in leaves if not leaf.state], max(1, fragments - 1))
     possible = fragments
     while (count := len(_all_pieces(leaves, possible))) < possible:
         possible = count

@@ -34,13 +34,17 @@ def layout_of(task: Task, fragments: int, shapes: Params | None = None) -> Layou
 
     `shapes`: those parameters as `jax.ShapeDtypeStruct`, if the caller has them already.
     """
-    if shapes is None:
-        shapes = task.shapes
+    return cut(leaves_of(task, task.shapes if shapes is None else shapes), fragments)
+
+
+def leaves_of(task: Task, shapes: Params) -> list[Leaf]:
+    """Return the leaves of the task's parameters and state, from their shapes."""
     leaves: list[Leaf] = []
     for keys, leaf in jax.tree_util.tree_flatten_with_path(shapes)[0]:
-        path = leaf_path(keys)
-        leaves.append(Leaf(path, tuple(leaf.shape), task.stacked(path), task.embedding(path)))
-    return cut(leaves, fragments)
+        path, shape = leaf_path(keys), tuple(leaf.shape)
+        state = task.state(path)
+        leaves.append(Leaf(path, shape, task.stacked(path), task.embedding(path), state))
+    return leaves
 
 
 class FragmentPort:
@@ -55,7 +59,7 @@ class FragmentPort:
     ) -> None:
         """Create it; `devices`: the devices of the parameters; None: one device."""
         self.rule, self._blend = rule, blend
-        self._sizes = layout.sizes
+        self._sizes, self._state_fragment = layout.sizes, layout.state_fragment
         self._shared = devices is not None and devices.shared
         self._touched = [sorted({piece.leaf for piece in pieces}) for pieces in layout.fragments]
         self._takes, self._puts, self._fills = list[Any](), list[Any](), list[Any]()
@@ -67,11 +71,19 @@ class FragmentPort:
                 lying = [Lying(layout.leaves[i].shape, devices.leaves[i]) for i in touched]
             form = flat_form(within(pieces, touched), lying, devices)
             self._takes.append(jax.jit(form.take, out_shardings=flat))
-            put = partial(self._put, form)
+            put = partial(self._put, form, self.rule_of(Fragment(len(self._puts))))
             self._puts.append(jax.jit(put, donate_argnums=0, out_shardings=leaves))
             self._fills.append(jax.jit(form.put, donate_argnums=0, out_shardings=leaves))
         flat = None if devices is None else devices.flat
         self._moved = jax.jit(lambda public, end, start: public + (end - start), out_shardings=flat)
+
+    def rule_of(self, p: Fragment) -> AdoptRule:
+        """Return how a fragment is adopted; the public state always takes the place of one's own.
+
+        A difference added to it could leave the range of what any island measured: a variance
+        could become negative.
+        """
+        return AdoptRule.OVERWRITE if p == self._state_fragment else self.rule
 
     def size(self, p: Fragment) -> int:
         """Return the elements of the fragment, without padding."""
@@ -84,7 +96,7 @@ class FragmentPort:
         """
         for p in map(Fragment, range(len(self._takes))):
             flat = self.take(params, p)
-            if self.rule is AdoptRule.CARRY:
+            if self.rule_of(p) is AdoptRule.CARRY:
                 flat = self.moved(flat, flat, flat)
             params = self.put(params, p, flat, flat)
             if self._shared:  # a life begins with this
@@ -123,9 +135,14 @@ class FragmentPort:
         return jax.tree.unflatten(structure, leaves)
 
     def _put(
-        self, form: FlatForm, leaves: list[jax.Array], public: jax.Array, origin: jax.Array
+        self,
+        form: FlatForm,
+        rule: AdoptRule,
+        leaves: list[jax.Array],
+        public: jax.Array,
+        origin: jax.Array,
     ) -> list[jax.Array]:
-        match self.rule:
+        match rule:
             case AdoptRule.OVERWRITE:
                 flat = public
             case AdoptRule.CARRY:

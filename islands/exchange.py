@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from coordinator.codec import Payload, Sent, decode, joined, split
+from coordinator.codec import Payload, Sent, Wire, decode, joined, split
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import (
     Anchor,
@@ -24,12 +24,14 @@ from coordinator.protocol import (
     Publication,
     Version,
 )
-from islands.encoder import Encoder, Numbers
+from islands.encoder import Encoder, Numbers, OnHost
 from islands.learner_messages import HandOver
 from islands.moments import Taken
 
 NOTHING = np.zeros(1, np.float32)
-"""The starting point of first moments: zero."""
+"""The starting point of first moments, and of state: zero."""
+EXACT = OnHost(Wire.F32)
+"""The encoder of state."""
 Public = tuple[Version, Flat]
 """A public fragment, [size] f32, read-only by agreement, and its version."""
 Missed = list[Sent] | Public
@@ -112,6 +114,7 @@ class Uplink:
         """
         self._anchor, self._encoder, self._moments = anchor, encoder, moments
         self._life, self._fingerprint = life, layout.fingerprint
+        self._state_fragment = layout.state_fragment
         self._roundings = [_Rounding() for _ in layout.fragments]
 
     def encode(
@@ -140,13 +143,16 @@ class Uplink:
         rounding, size = self._roundings[fragment], basis.public.size
         with rounding.lock:
             taken, rounding.ready = rounding.ready, None
-            payload, own_error = self._encoder(cut.flat, origin, taken, spoil, size)
+            if fragment == self._state_fragment:  # the values, exact: they are averaged
+                payload, own_error = EXACT(cut.flat, NOTHING, None, spoil, size)
+            else:
+                payload, own_error = self._encoder(cut.flat, origin, taken, spoil, size)
             if own_error is not None:
                 rounding.sent[contribution] = (taken, own_error)
         facts = HandIn(
             contribution, track.base, since_step, word.tokens, self._fingerprint, word.progress
         )
-        if cut.moments is None or self._moments is None:
+        if cut.moments is None or self._moments is None or fragment == self._state_fragment:
             return facts, payload
         moments, _ = self._moments(cut.moments.flat, NOTHING, None, 1.0, size)
         return facts, joined(payload, moments)

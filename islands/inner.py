@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from coordinator.fragments import Flat, Piece
 from islands.flat_form import flat_form
-from islands.losses import takes_key, training_loss
+from islands.gradients import gradients_of, with_state
 from islands.mesh import Devices, on_host
 from islands.optimizer import OptimizerSpec, direction
 from islands.randomness import NO_DRAWS, WORDS, key_of
+from islands.state_tree import takes_key
 from islands.task import Batch, Params, Task
 from islands.windows import Lying
 
@@ -74,13 +75,22 @@ class Inner:
     those that copy to the host.
     """
 
-    def __init__(self, task: Task, spec: OptimizerSpec, devices: Devices | None = None) -> None:
-        """Create it; `devices`: None for all of this process, with everything split over them."""
+    def __init__(
+        self,
+        task: Task,
+        spec: OptimizerSpec,
+        devices: Devices | None = None,
+        accumulate: int = 1,
+    ) -> None:
+        """Create it; `devices`: None for all of this process, with everything split over them.
+
+        `accumulate`: parts of a batch that are computed one after another (`islands.gradients`).
+        """
         self._task, self._spec = task, spec
         self.devices = devices or Devices(task)
         self._compiled: dict[Shapes, Any] = {}
         self._direction = direction(spec, task)
-        self._loss, self._draws = training_loss(task), takes_key(task.loss)
+        self._gradients, self._draws = gradients_of(task, accumulate), takes_key(task.loss)
         self._forms: dict[tuple[tuple[int, ...], NamedSharding], tuple[Any, Any]] = {}
 
     def start(self, params: Params, moments: optax.OptState | None = None) -> InnerState:
@@ -240,20 +250,21 @@ class Inner:
         if (shapes := _shapes(batch)) not in self._compiled:
             self.compile(batch)
         batch = self.devices.split(batch)
+        at = self.devices.everyones(np.asarray(clock, np.int32))
         words = self.devices.everyones(draw) if self._draws else None
-        state, loss = self._compiled[shapes](state, batch, self.devices.number(clock), words)
+        state, loss = self._compiled[shapes](state, batch, at, words)
         return state, StepMeasures(loss)
 
     def _step(
         self, state: InnerState, batch: Batch, clock: jax.Array, draw: jax.Array | None
     ) -> tuple[InnerState, jax.Array]:
         key = None if draw is None else key_of(draw)
-        graded = jax.value_and_grad(self._loss, has_aux=True)
-        (loss, _), grads = graded(state.params, batch, key)  # the compiler drops the metrics
+        loss, grads, task_state = self._gradients(state.params, batch, key)
         updates, moments = self._direction.update(grads, state.opt_state, state.params)
         rate = self._spec.rate(clock)
         updates = jax.tree.map(lambda u: -rate * u, updates)
-        return InnerState(optax.apply_updates(state.params, updates), moments), loss
+        params = with_state(optax.apply_updates(state.params, updates), task_state)
+        return InnerState(params, moments), loss
 
 
 def _shapes(batch: Batch) -> Shapes:

@@ -1,40 +1,48 @@
-"""The forms of a user's loss, and the one form that the rest of the code calls.
+"""The forms of a user's loss, and the forms that the rest of the code calls.
 
 A loss is `loss(params, batch)` or `loss(params, batch, key)`; it returns a scalar, or a pair of a
 scalar and a mapping of named scalars, its metrics. The key is that of the step (`randomness`).
 Evaluations pass `None` for the key: a model with dropout then keeps all its units.
+
+The loss of a task with state returns the pair of the loss and another pair: the new state, and the
+metrics. Here its parameters and its state are one tree (`state_tree`).
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
+from islands.state_tree import takes_key
 from islands.task import Batch, Params, Task
 
 Metrics: TypeAlias = Mapping[str, jax.Array]
 """The scalars that a loss returns beside itself, by name; means over the batch."""
-KEY = "key"
-"""The name of a loss's third argument, if it draws."""
 
 
-def takes_key(loss: Callable[..., Any]) -> bool:
-    """Return whether a loss has an argument named `key`."""
-    try:
-        return KEY in inspect.signature(loss).parameters
-    except (TypeError, ValueError):  # a callable without a signature
-        return False
+class LossResult(NamedTuple):
+    """The result of a loss."""
+
+    loss: jax.Array
+    """Mean nats per token, a float32 scalar."""
+    state: Any
+    """The new state, for a task that has one."""
+    metrics: Metrics
 
 
-def training_loss(task: Task) -> Callable[[Params, Batch, Any], tuple[jax.Array, Metrics]]:
-    """Return the loss of a training step as (params, batch, key) -> (loss, metrics)."""
-    loss, with_key = task.loss, takes_key(task.loss)
+def training_loss(task: Task) -> Callable[[Params, Batch, Any], LossResult]:
+    """Return the loss of a training step as (params, batch, key) -> `LossResult`."""
+    loss, with_key, has_state = task.loss, takes_key(task.loss), task.init_state is not None
 
-    def call(params: Params, batch: Batch, key: Any) -> tuple[jax.Array, Metrics]:
-        return split(loss(params, batch, key=key) if with_key else loss(params, batch))
+    def call(params: Params, batch: Batch, key: Any) -> LossResult:
+        result = loss(params, batch, key=key) if with_key else loss(params, batch)
+        number, rest = _split(result)
+        if not has_state:
+            return LossResult(number, None, {} if rest is None else rest)
+        state, metrics = rest if isinstance(rest, tuple) and len(rest) == 2 else (rest, {})
+        return LossResult(number, state, metrics)
 
     return call
 
@@ -42,17 +50,20 @@ def training_loss(task: Task) -> Callable[[Params, Batch, Any], tuple[jax.Array,
 def evaluation_loss(task: Task) -> Callable[[Params, Batch], tuple[jax.Array, Metrics]]:
     """Return the loss of an evaluation: `task.eval_loss`, or `task.loss` with the key `None`."""
     loss = task.loss if task.eval_loss is None else task.eval_loss
-    with_key = takes_key(loss)
+    with_key, has_own = takes_key(loss), task.eval_loss is not None
 
     def call(params: Params, batch: Batch) -> tuple[jax.Array, Metrics]:
-        return split(loss(params, batch, key=None) if with_key else loss(params, batch))
+        number, rest = _split(loss(params, batch, key=None) if with_key else loss(params, batch))
+        if task.init_state is not None and not has_own:
+            rest = rest[1] if isinstance(rest, tuple) and len(rest) == 2 else None
+        return number, {} if rest is None else rest
 
     return call
 
 
-def split(result: Any) -> tuple[Any, Metrics]:
-    """Return a loss and its metrics; there are none if it returns a scalar only."""
+def _split(result: Any) -> tuple[Any, Any]:
+    """Return a loss and what comes beside it; None if it returns a scalar only."""
     pair: Any = result
     if isinstance(result, tuple) and len(pair) == 2:
         return pair[0], pair[1]
-    return result, {}
+    return result, None

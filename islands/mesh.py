@@ -214,10 +214,6 @@ class Devices:
             array.shape, where, lambda index: np.array(array[index])
         )
 
-    def number(self, value: int) -> Any:
-        """Return an integer as an array that every host has."""
-        return self.everyones(np.asarray(value, np.int32))
-
     def everyones(self, array: NDArray[Any]) -> Any:
         """Return an array that is equal on all hosts as one that every device has."""
         return self.put(array, self.everywhere) if self.shared else array

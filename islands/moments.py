@@ -70,7 +70,7 @@ class MomentsPort:
         }
         self._where = [found[leaf.path] for leaf in layout.leaves]
         self._touched = [sorted({each.leaf for each in pieces}) for pieces in layout.fragments]
-        self._sizes = layout.sizes
+        self._sizes, self._state_fragment = layout.sizes, layout.state_fragment
         self._joins = [not isinstance(part, optax.ScaleByAdamState) for part in parts]
         self._shared = [spec.kind == "adamw" or joins for joins in self._joins]
         self._numbers = [[self._where[each.leaf][0] for each in x] for x in layout.fragments]
@@ -93,7 +93,7 @@ class MomentsPort:
 
     def shares(self, p: Fragment) -> bool:
         """Return whether the fragment has first moments that are shared."""
-        return self._some[p]
+        return self._some[p] and p != self._state_fragment
 
     def compile(self, state: OptState) -> None:
         """Run every `take` and `put` once, so that none compiles during training.

@@ -116,7 +116,7 @@ class Replica:
         """Copy the fragment, and count its next delta from here."""
         p = word.fragment
         flat, basis = self._port.take(self.state.params, p), self._basis[p]
-        if word.contribution is not None and self._port.rule is AdoptRule.CARRY:
+        if word.contribution is not None and self._port.rule_of(p) is AdoptRule.CARRY:
             hand_ins = self._handed.get(p, {})
             waiting = {key: hand_ins[key] for key in word.track.waiting if key in hand_ins}
             self._handed[p] = {**waiting, word.contribution: (basis.origin, flat)}
@@ -145,7 +145,7 @@ class Replica:
         if self._sharing is not None and taken is not None and mean is not None:
             shared = self._sharing.port.put(self.state.opt_state, p, mean, taken)
             self._state = replace(self.state, opt_state=self._inner.place_moments(shared))
-        carries = self._port.rule is AdoptRule.CARRY
+        carries = self._port.rule_of(p) is AdoptRule.CARRY
         origin = self._placed(p, self._basis[p].origin) if carries else placed
         hand_ins = self._handed.pop(p, {})
         if kept := {key: hand_ins[key] for key in keeps if key in hand_ins}:

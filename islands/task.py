@@ -26,6 +26,7 @@ from islands.corpus import Corpus, Stream
 from islands.corpus_reader import read_corpus
 from islands.model import ModelSpec
 from islands.sources import DataSpec
+from islands.state_tree import InitBoth, is_state, loss_of_tree, own_path
 
 Params: TypeAlias = Any
 """A pytree of float32 arrays. `Any`, since a tree may nest dicts, tuples and classes freely."""
@@ -110,6 +111,18 @@ class Task:
 
     The metrics that it returns are in the summary, as means over the held-out batches.
     """
+    init_state: Callable[[int], Any] | None = None
+    """Seed -> the initial state, such as batch statistics: a float32 pytree. None: no state.
+
+    The loss then is (params, state, batch) or (params, state, batch, key) -> (loss, (new state,
+    metrics)), and `eval_loss` takes the state in the same place. State has no gradient and no
+    weight decay. In a merge it is the weighted mean of what the islands measured, in float32, and
+    each island takes over that mean.
+    """
+
+    def state(self, path: str) -> bool:
+        """Return whether a leaf is state, by its path in the tree of `in_one_tree`."""
+        return self.init_state is not None and is_state(path)
 
     @cached_property
     def shapes(self) -> Params:
@@ -251,4 +264,30 @@ def _call(target: str, options: Mapping[str, Option], data: DataSpec) -> Task:
     task = make(data, **options)
     if not isinstance(task, Task):
         raise UserMistake(f"task.target = {target!r} returned {type(task).__name__}, not a Task")
-    return task
+    return in_one_tree(task)
+
+
+def in_one_tree(task: Task) -> Task:
+    """Return the task with parameters and state in one tree; a task without state is unchanged.
+
+    Errors: `UserMistake` if its `init` draws single leaves, as that of state does not.
+    """
+    init_state = task.init_state
+    if init_state is None:
+        return task
+    if task.init_leaf is not None:
+        raise UserMistake(
+            f"task {task.name}: init_state and an init with `leaf` do not go together"
+        )
+    stacked, embedding, sharding = task.stacked, task.embedding, task.sharding
+    return replace(
+        task,
+        init=InitBoth(task.init, init_state),
+        loss=loss_of_tree(task.loss),
+        eval_loss=None if task.eval_loss is None else loss_of_tree(task.eval_loss),
+        stacked=lambda path: (own := own_path(path)) is not None and stacked(own),
+        embedding=lambda path: (own := own_path(path)) is not None and embedding(own),
+        sharding=lambda path, shape: (
+            None if (own := own_path(path)) is None else sharding(own, shape)
+        ),
+    )

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from jax.interpreters import partial_eval
 
 from coordinator.errors import UserMistake
-from islands.losses import evaluation_loss, training_loss
+from islands.losses import LossResult, evaluation_loss, training_loss
+from islands.state_tree import STATE
 from islands.task import Batch, Params, Task, leaf_path
 
 Named: TypeAlias = tuple[str, Any]
@@ -34,8 +35,8 @@ UNTRAINED = (
 
 UNTOUCHED = (
     "the loss has no gradient for {it}, whatever the parameters and the batch are: nothing would "
-    "train {it}, and weight decay would shrink {it}; use {it} in the loss, or make {it} a constant "
-    "of the task"
+    "train {it}, and weight decay would shrink {it}; use {it} in the loss, make {it} a constant "
+    "of the task, or, for batch statistics, return {it} from Task.init_state"
 )
 
 
@@ -91,24 +92,24 @@ def _of_loss(task: Task, shapes: Params, batch: Batch) -> Iterator[str]:
         ("loss", lambda: jax.eval_shape(training, shapes, batch, key)),
         (evaluated, lambda: jax.eval_shape(evaluation, shapes, batch)),
     ]
-    problems = [
-        problem
-        for name, call in forms
-        for problem in _of_result(name, _traced(task, name, call), batch)
-    ]
-    if problems:
-        yield problems[0]
-        return
-    trace = jax.make_jaxpr(jax.grad(lambda *each: training(*each)[0]))
+    for name, call in forms:
+        result: Any = _traced(task, name, call)
+        problems = [*_of_result(name, result[0], result[-1], batch)]
+        if isinstance(result, LossResult) and task.init_state is not None:
+            problems += _of_state(name, shapes[STATE], result.state)
+        if problems:
+            yield problems[0]
+            return
+    trace = jax.make_jaxpr(jax.grad(lambda *each: training(*each).loss))
     yield from _untouched(
+        task,
         shapes,
         _traced(task, "the gradient of loss", lambda: trace(shapes, batch, key)),
     )
 
 
-def _of_result(name: str, given: Any, batch: Batch) -> Iterator[str]:
-    """Yield why this cannot be the result of a loss: a pair of the loss and its metrics."""
-    loss, metrics = given
+def _of_result(name: str, loss: Any, metrics: Any, batch: Batch) -> Iterator[str]:
+    """Yield why these cannot be a loss and its metrics."""
     if not isinstance(loss, jax.ShapeDtypeStruct):
         result = _kind(loss)
     elif loss.shape or not jnp.issubdtype(loss.dtype, jnp.floating):
@@ -121,6 +122,30 @@ def _of_result(name: str, given: Any, batch: Batch) -> Iterator[str]:
         f"{name} gives {result} for a batch of {leaves}: it must be one real number, the mean of "
         "the batch in nats per token, or a pair of that number and its metrics"
     )
+
+
+def _of_state(name: str, before: Any, after: Any) -> list[str]:
+    """Return why this cannot be the state after a step; empty if it can."""
+    old, new = dict(_named(before)), dict(_named(after))
+    differing = [
+        f"{path} ({_shape_text(old[path]) if path in old else 'none'} before, "
+        f"{_kind(new[path]) if path in new else 'none'} after)"
+        for path in {**old, **new}
+        if path not in old
+        or path not in new
+        or (old[path].shape, old[path].dtype)
+        != (getattr(new[path], "shape", None), getattr(new[path], "dtype", None))
+    ]
+    if not differing:
+        return []
+    return [
+        f"{name} must return (loss, (state, metrics)) with the state as it came, and changes its "
+        f"form: {', '.join(differing[:NAMED])}"
+    ]
+
+
+def _named(tree: Any) -> list[Named]:
+    return [(leaf_path(keys) or "(the whole)", leaf) for keys, leaf in _flat(tree)]
 
 
 def _of_metrics(name: str, metrics: Any) -> Iterator[str]:
@@ -139,19 +164,19 @@ def _kind(value: Any) -> str:
     return _shape_text(value) if hasattr(value, "dtype") else f"a {type(value).__name__}"
 
 
-def _untouched(shapes: Params, gradient: jax.extend.core.ClosedJaxpr) -> Iterator[str]:
+def _untouched(task: Task, shapes: Params, gradient: jax.extend.core.ClosedJaxpr) -> Iterator[str]:
     """Yield one problem about all leaves whose gradient is structurally zero, if there are any.
 
-    No parameter and no batch changes such a gradient. Statistics of batches are such leaves, and so
-    is a parameter that the loss does not read. The optimizer would only decay them, and the merge
-    would average leaves that no learner trained.
+    No parameter and no batch changes such a gradient. Statistics of batches that are no state are
+    such leaves, and so is a parameter that the loss does not read. The optimizer would only decay
+    them, and the merge would average leaves that no learner trained.
     """
     count = len(gradient.jaxpr.outvars)
     found: list[Named] = []
     for number, (keys, leaf) in enumerate(_flat(shapes)):
         wanted = [position == number for position in range(count)]
         _, used = partial_eval.dce_jaxpr(gradient.jaxpr, wanted)
-        if not any(used):
+        if not any(used) and not task.state(leaf_path(keys)):
             found.append((leaf_path(keys), leaf))
     if found:
         yield _about(found, UNTOUCHED)

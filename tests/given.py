@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster.shard.arithmetic import Files
-from cluster.shard.arrays import ArrayArithmetic, ArrayShard, Method, OuterOptimizer
+from cluster.shard.arrays import ArrayArithmetic, ArrayShard
 from cluster.shard.files import NoFiles
+from cluster.shard.method import Method, OuterOptimizer
 from cluster.shard.retention import Retention
 from cluster.shard.shard import Shard
 from cluster.storage.fragments import Arrays

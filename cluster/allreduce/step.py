@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from cluster.allreduce.wire import buckets_of, padded
 from coordinator.codec import Wire
+from islands.gradients import gradients_of, with_state
 from islands.inner import NO_DRAW, InnerState
-from islands.losses import takes_key, training_loss
 from islands.optimizer import OptimizerSpec, direction
 from islands.randomness import key_of
+from islands.state_tree import STATE, takes_key
 from islands.task import Batch, Params, Task
 
 AXIS = "all"
@@ -49,8 +50,13 @@ class RingStep:
     `update` donates parameters and moments, and each member calls it alone.
     """
 
-    def __init__(self, task: Task, spec: OptimizerSpec, wire: Wire, members: int) -> None:
-        """Prepare the step. `members`: number; their devices come last in `jax.devices()`."""
+    def __init__(
+        self, task: Task, spec: OptimizerSpec, wire: Wire, members: int, accumulate: int = 1
+    ) -> None:
+        """Prepare the step. `members`: number; their devices come last in `jax.devices()`.
+
+        `accumulate`: as in `islands.gradients`.
+        """
         self._spec, self._wire, self._members = spec, wire, members
         local_devices = jax.local_devices()
         self.platform = local_devices[0].platform
@@ -59,7 +65,8 @@ class RingStep:
         self._split = NamedSharding(Mesh(np.array(local_devices), (AXIS,)), PartitionSpec(AXIS))
         self._mesh = Mesh(np.array(ring), (AXIS,))
         self._direction = direction(spec, task)
-        self._loss, self._draws = training_loss(task), takes_key(task.loss)
+        self._loss, self._draws = gradients_of(task, accumulate), takes_key(task.loss)
+        self._has_state = task.init_state is not None
         template = jax.eval_shape(lambda: task.init(0))
         leaves, self._structure = jax.tree.flatten(template)
         self._shapes = [leaf.shape for leaf in leaves]
@@ -144,7 +151,9 @@ class RingStep:
         self, params: Params, batch: Batch, draw: jax.Array | None
     ) -> tuple[jax.Array, list[jax.Array]]:
         key = None if draw is None else key_of(draw)
-        (loss, _), grads = jax.value_and_grad(self._loss, has_aux=True)(params, batch, key)
+        loss, grads, state = self._loss(params, batch, key)
+        if state is not None:  # its members' mean is that of its changes
+            grads = with_state(grads, jax.tree.map(jnp.subtract, state, params[STATE]))
         leaves = jax.tree.leaves(grads)
         return loss, [
             jnp.concatenate([jnp.ravel(leaves[i]) for i in bucket]) for bucket in self._buckets
@@ -174,11 +183,15 @@ class RingStep:
             cuts = np.cumsum([self.sizes[i] for i in bucket])[:-1]
             for i, piece in zip(bucket, jnp.split(flat, cuts), strict=True):
                 leaves[i] = piece.reshape(self._shapes[i])
-        grads = jax.tree.unflatten(self._structure, leaves)
+        grads, task_state = jax.tree.unflatten(self._structure, leaves), None
+        if self._has_state:
+            task_state = jax.tree.map(jnp.add, state.params[STATE], grads[STATE])
+            grads = with_state(grads, jax.tree.map(jnp.zeros_like, task_state))
         updates, moments = self._direction.update(grads, state.opt_state, state.params)
         rate = self._spec.rate(clock)
         updates = jax.tree.map(lambda u: -rate * u, updates)
-        return InnerState(optax.apply_updates(state.params, updates), moments)
+        params = with_state(optax.apply_updates(state.params, updates), task_state)
+        return InnerState(params, moments)
 
 
 def _all_finite(loss: jax.Array, buckets: list[jax.Array]) -> jax.Array:

@@ -109,11 +109,20 @@ def meshes_can_be(config: Config) -> Iterator[Problem]:
             )
 
 
-@reads("islands.*.mesh", "islands.*.batch_size")
+@reads("islands.*.mesh", "islands.*.batch_size", "islands.*.accumulate")
 def batches_divide(config: Config) -> Iterator[Problem]:
-    """Check that a batch splits evenly over the data and fsdp axes of its mesh."""
+    """Check that a batch splits evenly into parts, and over the data and fsdp axes of its mesh."""
     for number, group in enumerate(config.islands):
         splits = group.mesh.data * group.mesh.fsdp
+        parts = group.accumulate * (1 if group.mesh.devices is None else splits)
+        if group.accumulate > 1 and group.batch_size % parts:
+            yield Problem(
+                f"islands.{number}.accumulate",
+                f"{group.batch_size} windows cannot be split into {group.accumulate} parts on each "
+                f"of {parts // group.accumulate} devices; use a batch_size that is a multiple of "
+                f"{parts}",
+            )
+            continue
         if group.mesh.devices is not None and group.batch_size % splits:
             yield Problem(
                 f"islands.{number}.batch_size",

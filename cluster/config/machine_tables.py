@@ -80,6 +80,11 @@ class IslandGroup(Machines):
     """Hot standbys of the whole group: warm processes on devices of their own."""
     batch_size: Count = 8
     """Windows in one inner step of an island."""
+    accumulate: Count = 1
+    """Equal parts of a batch that are computed one after another, to save memory of activations.
+
+    Simulated runs (`archipelago study`) compute whole batches.
+    """
     region: GroupName | None = None
     """Region whose part of the corpus the group reads; its leases stay in the region."""
     speed: Annotated[float, Field(gt=0, le=1)] = 1.0

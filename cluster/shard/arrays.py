@@ -11,12 +11,13 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
 from cluster.shard.arithmetic import Arithmetic, Held, Staging, Weighed
+from cluster.shard.method import Method
 from cluster.shard.shard import Shard
 from cluster.storage.fragments import Arrays
 from coordinator import kernels
@@ -27,6 +28,7 @@ from coordinator.codec import (
     Sent,
     Wire,
     add_decoded,
+    decode,
     encode,
     encode_difference,
     joined,
@@ -44,30 +46,6 @@ from coordinator.tiles import Spread
 importlib.import_module("numpy.random")  # else numba imports it on the thread that compiles first,
 # and Python reports a deadlock if two threads import it at once
 ArrayShard: TypeAlias = Shard[Sent, Sent, Flat, Arrays]
-
-
-class OuterOptimizer(Protocol):
-    """An outer optimizer from outside this project; its state takes the place of our momentum."""
-
-    def step(self, master: Flat, state: Flat, delta: Flat) -> None:
-        """Move `master` by the merged `delta` and update `state`, both in place."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """The way in which a run merges."""
-
-    merge_rule: MergeRule
-    outer: OuterRule | OuterOptimizer
-    wire_up: Wire
-    wire_down: Wire
-    keep_differences: int
-    """Differences of each public fragment to keep, while they are smaller than the fragment."""
-    wire_moments: Wire | None
-    """The encoding of first moments in both directions; None if islands share none."""
-    kappa: float
-    """The exponent of radial-directional averaging (`coordinator.merge`)."""
 
 
 def first(flat: Flat, generation: int = 0) -> Arrays:
@@ -112,8 +90,13 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
     """The arithmetic on arrays of this host; `spread` divides large fragments among threads."""
 
     def __init__(self, layout: Layout, method: Method, spread: Spread) -> None:
-        self._layout, self._method, self._spread = layout, method, spread
+        self._layout, self._spread = layout, spread
+        self._state_fragment = layout.state_fragment
+        self._method, self._state_method = method, method.of_state()
         self._arrays: dict[Fragment, Arrays] = {}
+
+    def _method_of(self, p: Fragment) -> Method:
+        return self._state_method if p == self._state_fragment else self._method
 
     def put(self, p: Fragment, stored: Arrays) -> None:
         """Take over these arrays; an array that is read-only is copied."""
@@ -152,9 +135,10 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         """Return why these bytes do not have the run's encoding; empty if they do."""
         (difference, moments), size = split(payload), self._layout.sizes[p]
         try:
-            wire, wanted = wire_of(difference, size), self._method.wire_up
+            method = self._method_of(p)
+            wire, wanted = wire_of(difference, size), method.wire_up
             if wire is wanted and moments is not None:
-                wire, wanted = wire_of(moments, size), self._method.wire_moments
+                wire, wanted = wire_of(moments, size), method.wire_moments
         except CorruptPayload as error:
             return str(error)
         return "" if wire is wanted else f"{wire} bytes, the run's wire is {wanted or 'for none'}"
@@ -199,7 +183,8 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
 
         In a last round the merged delta is added as it is, and the momentum does not change.
         """
-        p, rule, outer = order.fragment, self._method.merge_rule, self._method.outer
+        p, method = order.fragment, self._method_of(order.fragment)
+        rule, outer, measured = method.merge_rule, method.outer, p != self._state_fragment
         arrays, pieces = self._arrays[p], self._layout.fragments[p]
         merging = [self._part(arrays, each) for each in parts]
         trial_payloads = (
@@ -215,19 +200,20 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
                 parts=merging,
                 spread=self._spread,
                 trial=trial_payloads,
-                kappa=self._method.kappa,
+                kappa=method.kappa,
             )
         else:
             measured_directions = Directions((), 0)
             if trial_payloads is not None:
                 measured_directions = directions(pieces, merging, trial_payloads, self._spread)
-            delta = merged_of(rule, pieces, merging, self._spread, self._method.kappa)
+            delta = merged_of(rule, pieces, merging, self._spread, method.kappa)
             if order.last or isinstance(outer, OuterRule):
                 np.add(arrays.master, delta, out=arrays.master)
             else:
                 outer.step(arrays.master, arrays.momentum, delta)
-        wire = self._method.wire_down
-        payload, norm = encode_difference(wire, arrays.master, arrays.public)
+        if not measured:  # islands differ around the mean of their state, and none is wrong
+            measured_directions = Directions((), 0)
+        payload, norm = encode_difference(method.wire_down, arrays.master, arrays.public)
         moments = None if order.last else self._mean_moments(p, parts)
         return Staging(joined(payload, moments), norm, *measured_directions)
 
@@ -240,19 +226,23 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         weighted_moments = [
             (each.weight, moments) for each, moments in pairs if moments is not None
         ]
-        if not weighted_moments or self._method.wire_moments is None:
+        wire = self._method_of(p).wire_moments
+        if not weighted_moments or wire is None:
             return None
         total = sum(weight for weight, _ in weighted_moments)
         merging = [
             AlignmentPart(moments, weight / total, ()) for weight, moments in weighted_moments
         ]
         mean = merged_of(MergeRule.MEAN, self._layout.fragments[p], merging, self._spread)
-        return encode(self._method.wire_moments, mean) if np.isfinite(mean).all() else None
+        return encode(wire, mean) if np.isfinite(mean).all() else None
 
     def _part(self, arrays: Arrays, each: Weighed[Sent, Flat]) -> AlignmentPart:
-        """Return a contribution as a difference to the anchor."""
+        """Return a contribution as a difference to the anchor; state comes as its values."""
         (p, sent, lengths, _), weight, base = each
         payload, _ = split(sent)
+        if p == self._state_fragment:
+            values = decode(payload, arrays.master.size)
+            return AlignmentPart(frozen(values - arrays.master), weight, lengths)
         if base is None:
             return AlignmentPart(payload, weight, lengths)
         delta = base - arrays.public
@@ -278,7 +268,7 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
 
         If the fragment is smaller, a learner that lags behind fetches that instead.
         """
-        size, method = self._layout.sizes[p], self._method
+        size, method = self._layout.sizes[p], self._method_of(p)
         difference_bytes = method.wire_down.bytes_of(size)
         return worth_keeping(method.keep_differences, difference_bytes, Wire.F32.bytes_of(size))
 

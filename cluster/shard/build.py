@@ -8,8 +8,9 @@ from dataclasses import replace
 from cluster.config.rule import wire_of_moments
 from cluster.config.schema import Config
 from cluster.shard.arithmetic import Files
-from cluster.shard.arrays import ArrayArithmetic, ArrayShard, Method, first
+from cluster.shard.arrays import ArrayArithmetic, ArrayShard, first
 from cluster.shard.files import NoFiles
+from cluster.shard.method import Method
 from cluster.shard.outer_optax import OptaxOuter
 from cluster.shard.retention import Retention
 from cluster.shard.shard import Shard
@@ -41,10 +42,12 @@ def wires_of(config: Config) -> set[Wire]:
     return {wire for wire in wires if wire is not None}
 
 
-def first_of(config: Config, flat: Flat) -> Arrays:
+def first_of(config: Config, layout: Layout, p: Fragment, flat: Flat) -> Arrays:
     """Return version number 0 of a fragment, with the initial state of the outer optimizer."""
     arrays, outer = first(flat), outer_of(config)
-    return arrays if isinstance(outer, OuterRule) else replace(arrays, momentum=outer.fresh(flat))
+    if isinstance(outer, OuterRule) or p == layout.state_fragment:
+        return arrays
+    return replace(arrays, momentum=outer.fresh(flat))
 
 
 def shard_over(

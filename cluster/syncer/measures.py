@@ -26,6 +26,7 @@ from coordinator.protocol import (
     Discard,
     Effect,
     Event,
+    Fragment,
     Granted,
     Island,
     Life,
@@ -58,12 +59,14 @@ class Measures:
         now_s: float,
         wire_moments: Wire | None = None,
         overlap: int = 1,
+        state_fragment: Fragment | None = None,
     ) -> None:
         """Start at zero.
 
         `wire_moments`: the encoding of shared moments, None if not shared. `overlap`: inner steps
-        that a transfer may take.
+        that a transfer may take. `state_fragment`: as in `Layout`; it is sent in float32.
         """
+        self._state_fragment = state_fragment
         self._run, self._sizes, self._down = run, sizes, wire_down
         self._moments, self._links = wire_moments, LinkWatch(overlap)
         self._counts = fresh(islands, now_s)
@@ -136,6 +139,8 @@ class Measures:
     def _published_bytes(self, fragment: FragmentState, order: Publish) -> int:
         """Return the bytes that each learner is sent; `fragment`: the state during its round."""
         size, round_ = self._sizes[order.fragment], fragment.round
+        if order.fragment == self._state_fragment:
+            return Wire.F32.bytes_of(size)
         if self._moments is None or round_ is None or round_.last:
             return self._down.bytes_of(size)
         shared = any(c.moments_norm is not None for c in round_.items)

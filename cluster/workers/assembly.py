@@ -82,7 +82,8 @@ def compiled(config: Config, group: IslandGroup) -> LearnerParts:
     """Import, read and compile everything that a learner of this group needs."""
     task, sync = task_of(config), config.sync
     layout = layout_of(task, sync.fragments)
-    inner = Inner(task, optimizer_of(config), Devices(task, mesh_of(group)))
+    devices = Devices(task, mesh_of(group))
+    inner = Inner(task, optimizer_of(config), devices, group.accumulate)
     port = FragmentPort(layout, AdoptRule(sync.adopt), sync.blend or 0.0, inner.devices)
     inner.compile(task.heldout(group.batch_size)[0])
     port.compile(inner.devices.zeros)

@@ -26,7 +26,8 @@ def step_s(config: Config, group: IslandGroup) -> float:
     The batch is held out, and the model is zeros: neither changes the time.
     """
     task = task_of(config)
-    inner = Inner(task, optimizer_of(config), Devices(task, mesh_of(group)))
+    devices = Devices(task, mesh_of(group))
+    inner = Inner(task, optimizer_of(config), devices, group.accumulate)
     batch = task.heldout(group.batch_size)[0]
     inner.compile(batch)
     state, took_s = inner.start(task.zeros()), list[float]()

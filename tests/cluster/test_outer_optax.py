@@ -136,7 +136,9 @@ def test_configuration_names_the_target_and_its_options(tmp_path: Path) -> None:
     assert isinstance(outer_of(config), OptaxOuter)
     auto = parse(TABLES, origin="test", overrides=("sync.outer.learning_rate=auto",))
     assert outer_of(auto) == outer_rule(1.0, as_long=True)
-    assert first_of(config, normal(0)).momentum.shape == (2 * SIZE + 1,)
+    layout = cut([Leaf("w", (SIZE,)), Leaf("mean", (SIZE,), state=True)], 2)
+    for p, size in ((0, 2 * SIZE + 1), (1, SIZE)):  # fragment 1 is state, which is averaged
+        assert first_of(config, layout, Fragment(p), normal(0)).momentum.shape == (size,)
     again = tmp_path / "again.toml"
     again.write_text(config.toml())
     assert load(again) == config

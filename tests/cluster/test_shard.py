@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.shard.arithmetic import Files
-from cluster.shard.arrays import ArrayArithmetic, ArrayShard, Method, fresh
+from cluster.shard.arrays import ArrayArithmetic, ArrayShard, fresh
 from cluster.shard.files import NoFiles
+from cluster.shard.method import Method
 from cluster.shard.retention import Retention
 from cluster.shard.shard import Shard
 from cluster.storage.format import Damaged
@@ -436,3 +437,59 @@ def test_unstored_version_is_copied_before_a_merge_that_may_be_unsound() -> None
     assert not story.shard.store(F0, Version(0, 5)), "nor is it this one's"
     story.shard.publish(Publish(F0, Version(0, 5), Version(0, 3), (), ()))
     np.testing.assert_allclose(story.public, public + numbers(7), atol=1e-6)
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+STATE = Fragment(1)
+BESIDE = cut([Leaf("w", (30,)), Leaf("variance", (34,), state=True)], 2)
+
+
+def state_shard(anchor: Anchor) -> ArrayShard:
+    """Return a shard with int4 wires, momentum, and a fragment of state that is all ones."""
+    return array_shard(
+        BESIDE,
+        fresh([np.zeros(30, np.float32), np.ones(34, np.float32)]),
+        merge_rule=MergeRule.RDA,
+        outer=outer_rule(learning_rate=0.7, momentum=0.9),
+        wire_up=Wire.INT4,
+        wire_down=Wire.INT4,
+        anchor=anchor,
+        max_staleness=STALENESS,
+    )
+
+
+@pytest.mark.parametrize("anchor", Anchor)
+def test_state_is_the_weighted_mean_of_the_values_whatever_their_bases(anchor: Anchor) -> None:
+    """Two islands that fell from 1 to 0.1 in different rounds leave 0.1, and not -0.8."""
+    shard = state_shard(anchor)
+    small, rng = np.full(34, 0.1, np.float32), np.random.default_rng()
+    version = Version(0, 0)
+    for number, values in enumerate(
+        [{A: small}, {B: small}, {life: rng.uniform(0, 1e-3, 34).astype("f4") for life in (A, B)}]
+    ):
+        following = Version(0, number + 1)
+        items = list[Item]()
+        for life, each in values.items():
+            id_ = ContributionId(life, STATE, number, number + 1)
+            progress = Progress(number + 1, number + 1, Lease(0))
+            said = HandIn(id_, Version(0, 0), number, 1, BESIDE.fingerprint, progress)
+            held = shard.receive(said, encode(Wire.F32, each))
+            items.append(Item(held, 1 / len(values)))
+        merged = shard.merge(Merge(STATE, following, tuple(items), "all delivered"))
+        assert isinstance(merged, Merged)
+        assert (merged.cosines, merged.aligned) == ((), ()), "no island is wrong"
+        shard.publish(Publish(STATE, following, version, (A, B), ()))
+        version = following
+        public = shard.whole([STATE])[0][1]
+        mean = np.mean([*values.values()], axis=0)
+        np.testing.assert_allclose(public, mean, rtol=1e-5, atol=1e-7)
+        assert public.min() >= 0
+
+
+def test_state_in_the_encoding_of_the_parameters_is_refused() -> None:
+    shard = state_shard(Anchor.BASE)
+    values, id_ = np.ones(34, np.float32), ContributionId(A, STATE, 0, 1)
+    said = HandIn(id_, Version(0, 0), 0, 1, BESIDE.fingerprint, Progress(1, 1, Lease(0)))
+    flaw = shard.receive(said, encode(Wire.INT4, values)).flaw
+    assert "the run's wire is f32" in flaw

@@ -115,7 +115,9 @@ def by_turns(config: Config) -> Turned:
     """Train a configuration by turns, in the order of its islands' names."""
     kit, flats = kit_of(config), Evaluator(config).initial()
     fragments = [Fragment(p) for p in range(len(flats))]
-    first = {p: first_of(config, flat) for p, flat in zip(fragments, flats, strict=True)}
+    first = {
+        p: first_of(config, kit.layout, p, flat) for p, flat in zip(fragments, flats, strict=True)
+    }
     shard = shard_of(config, kit.layout, first)
     public = dict(zip(fragments, (flat for _, flat in shard.whole(fragments)), strict=True))
     marchers = [

@@ -12,7 +12,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from coordinator.errors import LayoutMismatch, UserMistake
-from coordinator.fragments import Layout, Leaf, cut, sew, take
+from coordinator.fragments import Layout, Leaf, cut, most_of, sew, take
 from coordinator.protocol import Fragment
 
 shapes = st.lists(st.integers(0, 7), max_size=3).map(tuple)
@@ -182,3 +182,33 @@ def test_sew_refuses_fragments_of_other_sizes() -> None:
         sew(layout, [np.zeros(9, np.float32), np.zeros(6, np.float32)])
     with pytest.raises(ValueError, match="zip"):
         sew(layout, [np.zeros(12, np.float32)])
+
+
+@given(trees(), st.integers(0, 5), st.integers(2, 6))
+def test_state_is_the_last_fragment_and_nothing_else_is_in_it(
+    leaves: list[Leaf], which: int, fragments: int
+) -> None:
+    which %= len(leaves)
+    leaves = [replace(leaf, state=i == which) for i, leaf in enumerate(leaves)]
+    assume(math.prod(leaves[which].shape))
+    rest = [leaf for leaf in leaves if not leaf.state]
+    assume(sum(math.prod(leaf.shape) for leaf in rest))
+    layout = cut(leaves, most_of(leaves, fragments))
+    assert layout.state_fragment == len(layout.fragments) - 1
+    for p, pieces in enumerate(layout.fragments):
+        assert {layout.leaves[piece.leaf].state for piece in pieces} == {p == layout.state_fragment}
+    assert layout.sizes[-1] == math.prod(leaves[which].shape)
+    assert [*layout.sizes[:-1]] == [*cut(rest, len(layout.fragments) - 1).sizes]
+    tree = numbered(layout)
+    flats = [take(layout, Fragment(p), tree) for p in range(len(layout.fragments))]
+    for before, after in zip(tree, sew(layout, flats), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_state_needs_a_fragment_of_its_own() -> None:
+    leaves = [Leaf("w", (4, 4)), Leaf("mean", (4,), state=True)]
+    with pytest.raises(UserMistake, match=r"set sync\.fragments to 2 or more"):
+        cut(leaves, 1)
+    assert cut(leaves[:1], 1).state_fragment is None
+    other = [leaves[0], replace(leaves[1], state=False)]
+    assert cut(leaves, 2).fingerprint != cut(other, 2).fingerprint

@@ -12,12 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from cluster.allreduce.step import RingStep
+from coordinator.codec import Wire
 from coordinator.protocol import Island
+from islands.adopt import layout_of
+from islands.gradients import gradients_of
 from islands.inner import Inner
-from islands.losses import evaluation_loss, takes_key, training_loss
+from islands.losses import evaluation_loss, training_loss
 from islands.model import ModelSpec
 from islands.randomness import Draws, key_of
-from islands.task import Batch, Params, Task, language_model
+from islands.state_tree import takes_key
+from islands.task import Batch, Params, Task, in_one_tree, language_model
 from islands.trainable import of_loss, shapes_of
 from tests.given import data_spec, optimizer_spec
 
@@ -91,9 +96,9 @@ def test_loss_without_a_key_is_called_without_one() -> None:
     task = language_model("small", ModelSpec(30, 16, 2, 2, 24), data_spec())
     assert not takes_key(task.loss)
     params = task.init(0)
-    loss, metrics = training_loss(task)(params, BATCH, None)
-    assert float(loss) == float(task.loss(params, BATCH))
-    assert metrics == {}
+    result = training_loss(task)(params, BATCH, None)
+    assert float(result.loss) == float(task.loss(params, BATCH))
+    assert (result.state, result.metrics) == (None, {})
 
 
 @pytest.mark.parametrize(
@@ -108,3 +113,146 @@ def test_loss_without_a_key_is_called_without_one() -> None:
 )
 def test_a_key_is_an_argument_of_that_name(loss: Any, expected: bool) -> None:
     assert takes_key(loss) is expected
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+
+def normalized(params: Params, state: Any, batch: Batch, key: Any) -> tuple[jax.Array, Any]:
+    """Return a loss of batches of numbers that are normalized, and their moving mean and variance.
+
+    Evaluations, which have no key, use the state.
+    """
+    numbers = jnp.asarray(batch, jnp.float32)
+    mean, variance = numbers.mean(0), numbers.var(0)
+    if key is None:
+        mean, variance = state["mean"], state["variance"]
+    seen = (numbers - mean) / jnp.sqrt(variance + 1e-3)
+    loss = jnp.mean((seen * params["w"] - 1) ** 2)
+    moved = {
+        "mean": 0.9 * state["mean"] + 0.1 * numbers.mean(0),
+        "variance": 0.9 * state["variance"] + 0.1 * numbers.var(0),
+    }
+    return loss, (moved, {"mean": jnp.mean(mean)})
+
+
+STATEFUL = {"mean": jnp.zeros(9), "variance": jnp.ones(9)}
+
+
+@pytest.fixture(scope="module")
+def stateful(dropping: Task) -> Task:
+    return in_one_tree(
+        replace(
+            dropping,
+            init=lambda seed: {"w": jnp.ones(9)},
+            init_state=lambda seed: STATEFUL,
+            loss=normalized,
+        )
+    )
+
+
+def numbers(seed: int, rows: int = 8) -> Batch:
+    return np.random.default_rng(seed).normal(5, 2, (rows, 9)).astype("f4")
+
+
+def stepped(task: Task, batches: list[Batch], accumulate: int = 1) -> Params:
+    spec = optimizer_spec(weight_decay=0.5, clip_norm=1.0, warmup_steps=1)
+    step = Inner(task, spec, accumulate=accumulate)
+    state = step.start(task.init(0))
+    for clock, batch in enumerate(batches):
+        state, _ = step.step(state, batch, clock)
+    return jax.tree.map(np.asarray, state.params)
+
+
+def test_state_is_what_the_loss_returns_and_has_no_decay(stateful: Task) -> None:
+    assert of_loss(stateful, shapes_of(stateful), numbers(0)) == []
+    batches = [numbers(seed) for seed in range(3)]
+    params = stepped(stateful, batches)
+    mean, variance = np.zeros(9), np.ones(9)
+    for batch in batches:
+        mean = 0.9 * mean + 0.1 * batch.mean(0)
+        variance = 0.9 * variance + 0.1 * batch.var(0)
+    np.testing.assert_allclose(params["state"]["mean"], mean, rtol=1e-5)
+    np.testing.assert_allclose(params["state"]["variance"], variance, rtol=1e-5)
+    assert not np.allclose(params["params"]["w"], 1)
+
+
+def test_evaluation_uses_the_state(stateful: Task) -> None:
+    tree = {"params": {"w": jnp.ones(9)}, "state": STATEFUL}
+    _, metrics = evaluation_loss(stateful)(tree, numbers(0))
+    assert float(metrics["mean"]) == 0.0
+
+
+def test_task_without_state_is_unchanged(dropping: Task) -> None:
+    assert in_one_tree(dropping) is dropping
+
+
+def test_leaves_of_state_are_told_apart(stateful: Task) -> None:
+    layout = layout_of(stateful, 2)
+    paths = [leaf.path for leaf in layout.leaves if leaf.state]
+    assert paths == ["state/mean", "state/variance"]
+    assert layout.state_fragment == 1
+    assert layout.sizes == (9, 18)
+
+
+@pytest.mark.parametrize(
+    ("after", "says"),
+    [
+        ({"mean": jnp.zeros(9)}, "variance (float32[9] before, none after)"),
+        ({**STATEFUL, "more": jnp.zeros(2)}, "more (none before, float32[2] after)"),
+        ({**STATEFUL, "mean": jnp.zeros(3)}, "mean (float32[9] before, float32[3] after)"),
+        ({**STATEFUL, "mean": jnp.zeros(9, int)}, "mean (float32[9] before, int32[9] after)"),
+    ],
+)
+def test_state_of_changing_form_is_refused(stateful: Task, after: Any, says: str) -> None:
+    def loss(params: Params, state: Any, batch: Batch) -> tuple[jax.Array, Any]:
+        return jnp.sum(params["w"]) + 0 * jnp.sum(batch), (after, {})
+
+    task = in_one_tree(replace(stateful, loss=loss, init=lambda seed: {"w": jnp.ones(9)}))
+    (problem,) = of_loss(task, shapes_of(task), numbers(0))
+    assert says in problem
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_parts_of_a_batch_add_up_to_the_whole(parts: int) -> None:
+    task = language_model("small", ModelSpec(30, 16, 2, 2, 24), data_spec())
+    batch = np.random.default_rng(0).integers(0, 30, (8, 9), np.int32)
+    params = task.init(0)
+    whole = gradients_of(task)(params, batch, None)
+    summed = gradients_of(task, parts)(params, batch, None)
+    np.testing.assert_allclose(summed.loss, whole.loss, rtol=1e-6)
+    for one, other in zip(jax.tree.leaves(whole.grads), jax.tree.leaves(summed.grads), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_each_part_of_a_batch_has_its_own_key_and_passes_its_state_on(stateful: Task) -> None:
+    batch = numbers(0)
+    state = stepped(stateful, [batch], accumulate=2)["state"]
+    mean = np.zeros(9)
+    for part in range(2):
+        mean = 0.9 * mean + 0.1 * batch[part::2].mean(0)
+    np.testing.assert_allclose(state["mean"], mean, rtol=1e-5)
+
+    def loss(params: Params, batch: Batch, key: Any) -> jax.Array:
+        return jnp.sum(params["w"] * jax.random.normal(key, (UNITS,))) + 0 * jnp.sum(batch)
+
+    task = replace(stateful, init=lambda seed: {}, init_state=None, loss=loss)
+    key, params = jax.random.key(3), {"w": jnp.ones(UNITS)}
+    found = gradients_of(task, 2)(params, BATCH, key).grads["w"]
+    each = [jax.random.normal(jax.random.fold_in(key, j), (UNITS,)) for j in range(2)]
+    np.testing.assert_allclose(found, (each[0] + each[1]) / 2, rtol=1e-5)
+
+
+def test_members_of_a_ring_step_as_one_island_does(stateful: Task) -> None:
+    """The mean of one member's gradient and state is its own."""
+    spec = optimizer_spec(weight_decay=0.5, clip_norm=1.0, warmup_steps=1)
+    step, clock = RingStep(stateful, spec, Wire.F32, 1), 0
+    state = step.start(stateful.init(0), None)
+    batches = [numbers(seed) for seed in range(3)]
+    for clock, batch in enumerate(batches):
+        loss, buckets = step.gradients(state, batch)
+        buckets, _ = step.mean(loss, buckets, 1, leaving=False)
+        state = step.update(state, buckets, clock)
+    alone = stepped(stateful, batches)
+    for one, other in zip(jax.tree.leaves(state.params), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from archipelago.lab.training import data_parallel as single
 from archipelago.lab.training.compiled_parts import kit_of
 from archipelago.lab.training.loss_curve import Learned, LossCurve
 from archipelago.lab.training.timing import Timing, Virtual
@@ -126,6 +128,98 @@ def test_bits_of_a_task_that_draws_are_determined_by_the_seed(
     metrics = first["heldout_metrics"]
     assert np.log(metrics["perplexity"]) == pytest.approx(first["heldout_loss"], abs=0.05)
     assert first["heldout_loss"] < first["initial_heldout_loss"]
+
+
+NORMALIZES = """
+import archipelago
+import jax
+import jax.numpy as jnp
+from functools import cache
+
+WIDTH, SEEN = 16, 4
+
+
+def task(data):
+    @cache
+    def corpus():
+        return archipelago.read_corpus(data, 256)
+
+    def init(seed):
+        a, b = jax.random.split(jax.random.key(seed))
+        return {
+            "embedding": jax.random.normal(a, (256, WIDTH)),
+            "scale": jnp.ones(WIDTH), "shift": jnp.zeros(WIDTH),
+            "output": 0.1 * jax.random.normal(b, (SEEN * WIDTH, 256)),
+        }
+
+    def loss(params, state, batch, key):
+        hidden = params["embedding"][batch]
+        mean, variance = hidden.mean((0, 1)), hidden.var((0, 1))
+        moved = {"mean": 0.9 * state["mean"] + 0.1 * mean,
+                 "variance": 0.9 * state["variance"] + 0.1 * variance}
+        if key is None:
+            mean, variance = state["mean"], state["variance"]
+        hidden = (hidden - mean) / jnp.sqrt(variance + 1e-5) * params["scale"] + params["shift"]
+        length = batch.shape[1] - SEEN
+        seen = jnp.concatenate([hidden[:, i : i + length] for i in range(SEEN)], -1)
+        logits = jax.nn.log_softmax(jnp.tanh(seen) @ params["output"])
+        chosen = jnp.take_along_axis(logits, batch[:, SEEN:, None], -1)
+        return -chosen.mean(), (moved, {"least_variance": variance.min()})
+
+    return archipelago.Task(
+        name="normalizes", vocabulary=256, init=init, loss=loss,
+        tokens=lambda batch: batch.shape[0] * (batch.shape[1] - SEEN),
+        stream=lambda size: archipelago.Stream(corpus(), size, data.seed),
+        heldout=lambda size: corpus().heldout_batches(size),
+        stacked=lambda path: False, embedding=lambda path: path == "embedding",
+        init_state=lambda seed: {"mean": jnp.zeros(WIDTH), "variance": jnp.ones(WIDTH)},
+    )
+"""
+
+
+class Kept(LossCurve):
+    """A curve that keeps the final model."""
+
+    flats: Sequence[np.ndarray] = ()
+
+    def ended(
+        self, config: Config, t: int, time_s: float, measured: dict[str, Any], flats: Sequence[Any]
+    ) -> Learned:
+        self.flats = flats
+        return super().ended(config, t, time_s, measured, flats)
+
+
+@pytest.mark.parametrize("wire", ["int4", "f32"])
+def test_state_after_a_run_agrees_with_that_of_data_parallel_training(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wire: str
+) -> None:
+    """Islands measure batch statistics on their own data, and momentum and wire spoil none."""
+    (tmp_path / "a_task_that_normalizes.py").write_text(NORMALIZES)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def learned(mode: Mode) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        words = (f"run.mode={mode}", "run.steps=60", "optimizer.learning_rate=0.02")
+        if mode is Mode.DECOUPLED:
+            words += (f"sync.wire_up={wire}", f"sync.wire_down={wire}", "sync.every=4")
+        task = {"target": "a_task_that_normalizes:task"}
+        config = config_of(text, *words, task=task)
+        curve = Kept(Evaluator(config), 0)
+        if mode is Mode.DECOUPLED:
+            figures = TrainingWorld(config, JITTERY, curve).run().figures
+        else:
+            figures = single.train(config, JITTERY, curve).figures
+        layout = curve.evaluator.layout
+        paths = (leaf.path for leaf in layout.leaves)
+        return dict(figures), dict(zip(paths, sew(layout, curve.flats), strict=True))
+
+    figures, leaves = learned(Mode.DECOUPLED)
+    one_figures, one_leaves = learned(Mode.DATA_PARALLEL)
+    assert figures["heldout_metrics"]["least_variance"] > 0.1
+    for name in ("state/mean", "state/variance"):
+        assert np.abs(leaves[name] - one_leaves[name]).max() < 0.25
+    assert np.abs(leaves["state/mean"]).max() > 0.05, "the mean moved from zero"
+    assert figures["heldout_loss"] < 0.9 * figures["initial_heldout_loss"]
+    assert figures["heldout_loss"] == pytest.approx(one_figures["heldout_loss"], rel=0.1)
 
 
 WAITING = {

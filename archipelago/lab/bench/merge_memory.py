@@ -8,8 +8,9 @@ import numpy as np
 
 from archipelago.lab.bench import procfs
 from archipelago.lab.bench.merge_workload import OUTER, Workload
-from cluster.shard.arrays import ArrayArithmetic, Method, fresh, warm_up
+from cluster.shard.arrays import ArrayArithmetic, fresh, warm_up
 from cluster.shard.files import NoFiles
+from cluster.shard.method import Method
 from cluster.shard.retention import Retention
 from cluster.shard.shard import Shard
 from cluster.storage.fragments import Arrays

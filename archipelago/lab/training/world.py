@@ -63,7 +63,7 @@ class TrainingWorld(Log):
         self.site = site = VirtualSite(config.run.seed, places)
         fragments = [Fragment(p) for p in range(config.sync.fragments)]
         arrays = {
-            p: first_of(config, flat)
+            p: first_of(config, kit.layout, p, flat)
             for p, flat in zip(fragments, curve.evaluator.initial(), strict=True)
         }
         self.shard = shard = shard_of(config, kit.layout, arrays)
@@ -80,6 +80,7 @@ class TrainingWorld(Log):
             config.sync.wire_down,
             now_s=0.0,
             wire_moments=wire_of_moments(config),
+            state_fragment=kit.layout.state_fragment,
         )
         self.tape: list[tuple[float, Event]] = []
         self.syncer = site.syncer = Syncer(

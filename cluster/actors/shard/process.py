@@ -104,7 +104,7 @@ class ShardProcess:
         self.check_code()
         self._seeded, pace = layout, self.storing.pace
         pace.sizes = {**pace.sizes, p: layout.sizes[p]}
-        await self._alone(lambda: self.shard.seed({p: first_of(self._config, flat)}))
+        await self._alone(lambda: self.shard.seed({p: first_of(self._config, layout, p, flat)}))
         return [*pace.sizes], pace.cost_text()
 
     async def recover(

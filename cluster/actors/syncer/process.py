@@ -88,6 +88,7 @@ class SyncerProcess:
             now_s=now_s,
             wire_moments=wire_of_moments(config),
             overlap=rule.overlap,
+            state_fragment=layout.state_fragment,
         )
         from_stored = await asyncio.to_thread(runs.asked_for_stored, self._depot, self._owner)
         comeback = await restore(

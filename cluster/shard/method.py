@@ -1,0 +1,54 @@
+"""The way in which a run merges: its rules, wires and outer optimizer, and those of state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from coordinator.codec import Wire
+from coordinator.fragments import Flat
+from coordinator.merge import MergeRule
+from coordinator.outer import OuterRule
+
+
+class OuterOptimizer(Protocol):
+    """An outer optimizer from outside this project; its state takes the place of our momentum."""
+
+    def step(self, master: Flat, state: Flat, delta: Flat) -> None:
+        """Move `master` by the merged `delta` and update `state`, both in place."""
+        ...
+
+
+AS_IT_IS = OuterRule(learning_rate=1.0, momentum=0.0, nesterov=False)
+"""The outer step that adds the merged delta."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """The way in which a run merges."""
+
+    merge_rule: MergeRule
+    outer: OuterRule | OuterOptimizer
+    wire_up: Wire
+    wire_down: Wire
+    keep_differences: int
+    """Differences of each public fragment to keep, while they are smaller than the fragment."""
+    wire_moments: Wire | None
+    """The encoding of first moments in both directions; None if islands share none."""
+    kappa: float
+    """The exponent of radial-directional averaging (`coordinator.merge`)."""
+
+    def of_state(self) -> Method:
+        """Return the way in which state merges: the weighted mean of its values, exact both ways.
+
+        An outer step with momentum, or a rounded difference, could leave the range of the values
+        that the islands measured.
+        """
+        return replace(
+            self,
+            merge_rule=MergeRule.MEAN,
+            outer=AS_IT_IS,
+            wire_up=Wire.F32,
+            wire_down=Wire.F32,
+            wire_moments=None,
+        )

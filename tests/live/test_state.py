@@ -1,0 +1,61 @@
+"""A task with dropout, batch statistics and parts of a batch on real Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.lab.test_training import NORMALIZES
+from tests.live.cli import place
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+
+CONFIG = """
+[run]
+steps = 60
+[task]
+target = "a_task_that_normalizes:task"
+[data]
+window = 32
+lease_windows = 64
+[sync]
+every = 8
+fragments = 3
+wire_up = "int4"
+wire_down = "int4"
+[[islands]]
+count = 2
+batch_size = 4
+accumulate = 2
+resources = {CPU = 0.5}
+"""
+
+
+@pytest.mark.parametrize("mode", ["decoupled", "data-parallel"])
+def test_state_and_metrics_of_a_real_run(mode: str) -> None:
+    with place() as here:
+        (here.folder / "a_task_that_normalizes.py").write_text(NORMALIZES)
+        config = here.folder / "run.toml"
+        config.write_text(CONFIG if mode == "decoupled" else CONFIG.replace("every = 8\n", ""))
+        words = ["--json", "--run-dir", str(here.run_dir), "--set", f"run.mode={mode}"]
+        done = subprocess.run(
+            [sys.executable, "-m", "archipelago", "run", str(config), *words],
+            env={**os.environ, **here.environment},
+            cwd=here.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        summary = json.loads(done.stdout)
+        leaves = load_file(here.run_dir / "model.safetensors")
+    assert summary["heldout_metrics"]["least_variance"] > 0.1
+    assert summary["heldout_loss"] < summary["initial_heldout_loss"]
+    assert np.abs(leaves["state/mean"]).max() > 0.01, "the mean moved from zero"
+    assert leaves["state/variance"].min() > 0.1
