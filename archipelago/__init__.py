@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from islands.model import ModelSpec
     from islands.sources import DataSpec
     from islands.task import Batch, Params, StreamLike, Task, language_model
+    from islands.task_helpers import supervised_task, text_task
 
 _PLACES = {
     "archipelago.analysis": ("plan", "replay", "study"),
@@ -57,6 +58,7 @@ _PLACES = {
     "islands.model": ("ModelSpec",),
     "islands.sources": ("DataSpec",),
     "islands.task": ("Batch", "Params", "StreamLike", "Task", "language_model"),
+    "islands.task_helpers": ("supervised_task", "text_task"),
 }  # fmt: skip
 """The module that defines each public name; `PUBLIC:DEFINED` where the two names differ."""
 _DEFINED = {
@@ -98,6 +100,8 @@ __all__ = [
     "run",
     "study",
     "submit",
+    "supervised_task",
+    "text_task",
 ]
 
 

@@ -10,6 +10,7 @@ Modules:
     token_files       a corpus in memory-mapped files, written once for each machine
     permutation       a shuffled order computed on the fly, never stored
     prefetch          a batch is made while the step before it is computed
+    task_helpers      short ways to a task: of text, or of inputs with targets
     state_tree        parameters and state in one tree
     losses            the forms of a user's loss, and the one form that the step calls
     gradients         the gradient of a step's loss, whole or summed over parts of the batch

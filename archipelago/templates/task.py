@@ -4,8 +4,6 @@ Everything here is plain JAX. Parameters are a tree of float32 arrays, a batch i
 loss is a pure function. Replace the model with your own and leave the rest as it is.
 """
 
-from functools import cache
-
 import jax
 import jax.numpy as jnp
 
@@ -17,39 +15,27 @@ CONTEXT = 8
 
 def task(data: archipelago.DataSpec, width: int = 64) -> archipelago.Task:
     """Return the task. `width` is an option: `[task.options]` in run.toml sets it."""
+    return archipelago.text_task(lambda key: init(key, width), loss, data, vocabulary=BYTES)
 
-    @cache
-    def corpus() -> archipelago.Corpus:
-        return archipelago.read_corpus(data, BYTES)
 
-    def init(seed: int) -> dict[str, jax.Array]:
-        keys = jax.random.split(jax.random.key(seed), 3)
-        seen, hidden = CONTEXT * width, 4 * width
-        return {
-            "embedding": 0.02 * jax.random.normal(keys[0], (BYTES, width)),
-            "hidden": jax.random.normal(keys[1], (seen, hidden)) / seen**0.5,
-            "output": jax.random.normal(keys[2], (hidden, BYTES)) / hidden**0.5,
-        }
+def init(key: jax.Array, width: int) -> dict[str, jax.Array]:
+    """Return the initial parameters."""
+    keys = jax.random.split(key, 3)
+    seen, hidden = CONTEXT * width, 4 * width
+    return {
+        "embedding": 0.02 * jax.random.normal(keys[0], (BYTES, width)),
+        "hidden": jax.random.normal(keys[1], (seen, hidden)) / seen**0.5,
+        "output": jax.random.normal(keys[2], (hidden, BYTES)) / hidden**0.5,
+    }
 
-    def loss(params: dict[str, jax.Array], batch: jax.Array) -> jax.Array:
-        """Return the mean loss of predicting each byte from the CONTEXT bytes before it."""
-        inputs, targets = batch[:, :-1], batch[:, 1:]
-        embedded = params["embedding"][inputs]  # [batch, window, width]
-        padded = jnp.pad(embedded, ((0, 0), (CONTEXT - 1, 0), (0, 0)))
-        window = inputs.shape[1]
-        seen = jnp.concatenate([padded[:, i : i + window] for i in range(CONTEXT)], axis=-1)
-        logits = jax.nn.gelu(seen @ params["hidden"]) @ params["output"]
-        chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)
-        return -chosen.mean()
 
-    return archipelago.Task(
-        name="bytes",
-        vocabulary=BYTES,
-        init=init,
-        loss=loss,
-        tokens=lambda batch: batch.shape[0] * (batch.shape[1] - 1),
-        stream=lambda batch_size: archipelago.Stream(corpus(), batch_size, data.seed),
-        heldout=lambda batch_size: corpus().heldout_batches(batch_size),
-        stacked=lambda path: False,  # no leaf stacks layers on its first axis
-        embedding=lambda path: path == "embedding",
-    )
+def loss(params: dict[str, jax.Array], batch: jax.Array) -> jax.Array:
+    """Return the mean loss of predicting each byte from the CONTEXT bytes before it."""
+    inputs, targets = batch[:, :-1], batch[:, 1:]
+    embedded = params["embedding"][inputs]  # [batch, window, width]
+    padded = jnp.pad(embedded, ((0, 0), (CONTEXT - 1, 0), (0, 0)))
+    window = inputs.shape[1]
+    seen = jnp.concatenate([padded[:, i : i + window] for i in range(CONTEXT)], axis=-1)
+    logits = jax.nn.gelu(seen @ params["hidden"]) @ params["output"]
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)
+    return -chosen.mean()

@@ -1,0 +1,189 @@
+"""Short ways to a task: a model of text, or one of inputs with targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.errors import UserMistake
+from islands.corpus import HELDOUT, TRAIN, Corpus, Stream
+from islands.corpus_reader import read_corpus
+from islands.permutation import permuted
+from islands.sources import DataSpec
+from islands.task import Params, Task
+
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+"""Arrays by name, such as "x" and "y", with one example at each place of their first axis."""
+Paths: TypeAlias = Sequence[str]
+
+
+def text_task(
+    init: Callable[[jax.Array], Params],
+    loss: Callable[..., Any],
+    data: DataSpec,
+    *,
+    vocabulary: int = 256,
+    name: str = "text",
+    init_state: Callable[[jax.Array], Any] | None = None,
+    eval_loss: Callable[..., Any] | None = None,
+    embedding: Paths = ("embedding",),
+    stacked: Paths = (),
+) -> Task:
+    """Return the task of a model of text, on the corpus of the table `[data]`.
+
+    Args:
+        init: A JAX key -> the parameters, a tree of float32 arrays.
+        loss: As in `Task.loss`; a batch is int32 [batch, window + 1].
+        data: What the task's function was given.
+        vocabulary: Number of tokens; 256 for bytes.
+        name: The name in messages.
+        init_state: A JAX key -> the state, if there is one (`Task.init_state`).
+        eval_loss: As in `Task.eval_loss`.
+        embedding: The beginnings of the paths of embeddings.
+        stacked: The beginnings of the paths of leaves whose first axis stacks layers.
+    """
+
+    @cache
+    def corpus() -> Corpus:
+        return read_corpus(data, vocabulary)
+
+    return Task(
+        name=name,
+        vocabulary=vocabulary,
+        init=_seeded(init),
+        loss=loss,
+        tokens=lambda batch: batch.shape[0] * (batch.shape[1] - 1),
+        stream=lambda batch_size: Stream(corpus(), batch_size, data.seed),
+        heldout=lambda batch_size: corpus().heldout_batches(batch_size),
+        stacked=lambda path: path.startswith(tuple(stacked)),
+        embedding=lambda path: path.startswith(tuple(embedding)),
+        eval_loss=eval_loss,
+        init_state=None if init_state is None else _seeded(init_state),
+    )
+
+
+def supervised_task(
+    init: Callable[[jax.Array], Params],
+    loss: Callable[..., Any],
+    examples: Callable[[], Arrays],
+    data: DataSpec,
+    *,
+    classes: int,
+    name: str = "supervised",
+    init_state: Callable[[jax.Array], Any] | None = None,
+    eval_loss: Callable[..., Any] | None = None,
+) -> Task:
+    """Return the task of a model that maps inputs to targets, such as images to classes.
+
+    An example counts as one token. Examples are shuffled anew in each epoch, and those that are
+    held out are drawn by `data.seed`.
+
+    Args:
+        init: A JAX key -> the parameters, a tree of float32 arrays.
+        loss: As in `Task.loss`; a batch is a dictionary of arrays [batch, ...].
+        examples: Called once in each process that needs data: arrays by name, of equal length.
+        data: What the task's function was given; `source` has no effect.
+        classes: Number of classes; ln(classes) is the loss of a uniform guess.
+        name: The name in messages.
+        init_state: A JAX key -> the state, if there is one (`Task.init_state`).
+        eval_loss: As in `Task.eval_loss`.
+    """
+
+    @cache
+    def read() -> _Examples:
+        return _Examples.of(dict(examples()), data)
+
+    return Task(
+        name=name,
+        vocabulary=classes,
+        init=_seeded(init),
+        loss=loss,
+        tokens=lambda batch: len(next(iter(batch.values()))),
+        stream=lambda batch_size: _ExampleStream(read(), batch_size),
+        heldout=lambda batch_size: read().heldout_batches(batch_size),
+        stacked=lambda path: False,
+        embedding=lambda path: False,
+        eval_loss=eval_loss,
+        init_state=None if init_state is None else _seeded(init_state),
+    )
+
+
+def _seeded(init: Callable[[jax.Array], Any]) -> Callable[[int], Any]:
+    return lambda seed: init(jax.random.key(seed))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Examples:
+    """Arrays of examples, and which of them are for training and held out."""
+
+    arrays: dict[str, NDArray[Any]]
+    train: NDArray[np.int64]
+    heldout: NDArray[np.int64]
+    spec: DataSpec
+
+    @classmethod
+    def of(cls, arrays: dict[str, NDArray[Any]], spec: DataSpec) -> _Examples:
+        """Divide the examples.
+
+        Errors: `UserMistake` if the lengths differ, or too few are there.
+        """
+        lengths = {name: len(array) for name, array in arrays.items()}
+        if len(set(lengths.values())) != 1:
+            raise UserMistake(f"examples: arrays of one length are needed, given {lengths}")
+        count = next(iter(lengths.values()))
+        held = max(1, round(count * spec.heldout_percent / 100))
+        if count - held < spec.lease_windows:
+            raise UserMistake(
+                f"examples: {count} examples, {held} of them held out, do not fill a lease of "
+                f"data.lease_windows = {spec.lease_windows}"
+            )
+        order = permuted(np.arange(count), count, (spec.seed, HELDOUT, 0))
+        return cls(arrays, np.sort(order[held:]), order[:held], spec)
+
+    def numbers(self, positions: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+        """Return the examples at these positions of the endless sequence of shuffled epochs."""
+        epochs, places = np.divmod(positions, len(self.train))
+        index = np.empty_like(positions)
+        for epoch in np.unique(epochs):
+            inside = epochs == epoch
+            order = (seed, TRAIN, int(epoch))
+            index[inside] = permuted(places[inside], len(self.train), order)
+        return self.train[index]
+
+    def cut(self, numbers: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Return these examples."""
+        return {name: array[numbers] for name, array in self.arrays.items()}
+
+    def heldout_batches(self, batch_size: int) -> list[dict[str, NDArray[Any]]]:
+        """Return the held-out examples in batches; a smaller last one is left out."""
+        ends = range(batch_size, len(self.heldout) + 1, batch_size)
+        batches = [self.cut(self.heldout[end - batch_size : end]) for end in ends]
+        return batches or [self.cut(self.heldout)]
+
+
+class _ExampleStream(Stream):
+    """A stream of examples; its leases are counted as those of a text."""
+
+    _corpus: Any
+
+    def __init__(self, examples: _Examples, batch_size: int) -> None:
+        corpus: Any = examples
+        super().__init__(corpus, batch_size, examples.spec.seed)
+
+    def _read(self, numbers: NDArray[np.int64]) -> Any:
+        if self.rows is None:
+            return self._corpus.cut(numbers)
+        read = self._corpus.cut(numbers[self.rows])
+        batch = {
+            name: np.zeros((numbers.size, *array.shape[1:]), array.dtype)
+            for name, array in read.items()
+        }
+        for name, array in read.items():
+            batch[name][self.rows] = array
+        return batch
