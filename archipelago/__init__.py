@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from coordinator.protocol import Lease
     from islands.corpus import Corpus, HeldOut, Starved, Stream
     from islands.corpus_reader import read_corpus
+    from islands.frozen_file import frozen_file
     from islands.model import ModelSpec
     from islands.sources import DataSpec
     from islands.task import Batch, Params, StreamLike, Task, language_model
@@ -55,6 +56,7 @@ _PLACES = {
     "coordinator.protocol": ("Lease",),
     "islands.corpus": ("Corpus", "HeldOut", "Starved", "Stream"),
     "islands.corpus_reader": ("read_corpus",),
+    "islands.frozen_file": ("frozen_file",),
     "islands.model": ("ModelSpec",),
     "islands.sources": ("DataSpec",),
     "islands.task": ("Batch", "Params", "StreamLike", "Task", "language_model"),
@@ -91,6 +93,7 @@ __all__ = [
     "UserMistake",
     "__version__",
     "connect",
+    "frozen_file",
     "language_model",
     "load_config",
     "parse_config",

@@ -11,7 +11,8 @@ Modules:
     permutation       a shuffled order computed on the fly, never stored
     prefetch          a batch is made while the step before it is computed
     task_helpers      short ways to a task: of text, or of inputs with targets
-    state_tree        parameters and state in one tree
+    state_tree        the arguments of a loss; parameters and state in one tree
+    frozen_file       frozen arrays from a file whose content is known
     losses            the forms of a user's loss, and the one form that the step calls
     gradients         the gradient of a step's loss, whole or summed over parts of the batch
     randomness        the random key of each training step

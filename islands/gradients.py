@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from islands.losses import LossResult, training_loss
-from islands.state_tree import PARAMS, STATE
+from islands.losses import LossResult, Named, training_loss
+from islands.state_tree import KEY, PARAMS, STATE
 from islands.task import Batch, Params, Task
 
 
@@ -27,8 +27,8 @@ class Gradient(NamedTuple):
     """The new state; None if the task has none."""
 
 
-Gradients: TypeAlias = Callable[[Params, Batch, Any], Gradient]
-"""(parameters, batch, key) -> gradient; parameters and state in one tree."""
+Gradients: TypeAlias = Callable[[Params, Batch, Named], Gradient]
+"""(parameters, batch, named arguments) -> gradient; parameters and state in one tree."""
 
 
 def gradients_of(task: Task, accumulate: int = 1) -> Gradients:
@@ -45,8 +45,8 @@ def gradients_of(task: Task, accumulate: int = 1) -> Gradients:
 def _stateless(task: Task) -> Gradients:
     graded = jax.value_and_grad(_with_aux(training_loss(task)), has_aux=True)
 
-    def call(params: Params, batch: Batch, key: Any) -> Gradient:
-        (loss, _), grads = graded(params, batch, key)
+    def call(params: Params, batch: Batch, named: Named) -> Gradient:
+        (loss, _), grads = graded(params, batch, named)
         return Gradient(loss, grads, None)
 
     return call
@@ -55,14 +55,14 @@ def _stateless(task: Task) -> Gradients:
 def _stateful(task: Task) -> Gradients:
     loss = training_loss(task)
 
-    def of_params(params: Params, state: Any, batch: Batch, key: Any) -> tuple[jax.Array, Any]:
-        result = loss({PARAMS: params, STATE: state}, batch, key)
+    def of_params(params: Params, state: Any, batch: Batch, named: Named) -> tuple[jax.Array, Any]:
+        result = loss({PARAMS: params, STATE: state}, batch, named)
         return result.loss, result.state
 
     graded = jax.value_and_grad(of_params, has_aux=True)
 
-    def call(tree: Params, batch: Batch, key: Any) -> Gradient:
-        (number, state), grads = graded(tree[PARAMS], tree[STATE], batch, key)
+    def call(tree: Params, batch: Batch, named: Named) -> Gradient:
+        (number, state), grads = graded(tree[PARAMS], tree[STATE], batch, named)
         zeros = jax.tree.map(jnp.zeros_like, tree[STATE])
         return Gradient(number, {PARAMS: grads, STATE: zeros}, state)
 
@@ -70,12 +70,12 @@ def _stateful(task: Task) -> Gradients:
 
 
 def _with_aux(
-    loss: Callable[[Params, Batch, Any], LossResult],
-) -> Callable[[Params, Batch, Any], tuple[jax.Array, None]]:
+    loss: Callable[[Params, Batch, Named], LossResult],
+) -> Callable[[Params, Batch, Named], tuple[jax.Array, None]]:
     """Drop the metrics, which only evaluations use."""
 
-    def call(params: Params, batch: Batch, key: Any) -> tuple[jax.Array, None]:
-        return loss(params, batch, key).loss, None
+    def call(params: Params, batch: Batch, named: Named) -> tuple[jax.Array, None]:
+        return loss(params, batch, named).loss, None
 
     return call
 
@@ -86,13 +86,13 @@ def _accumulated(gradients: Gradients, parts: int, *, has_state: bool) -> Gradie
     Part j has the rows j, j + parts, j + 2 parts and so on: the rows of a device stay on it.
     """
 
-    def call(tree: Params, batch: Batch, key: Any) -> Gradient:
+    def call(tree: Params, batch: Batch, named: Named) -> Gradient:
         rows = jax.tree.map(lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), batch)
 
         def one(total: Gradient, j: jax.Array) -> tuple[Gradient, None]:
             part = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, j, 1, False), rows)
-            own_key = None if key is None else jax.random.fold_in(key, j)
-            found = gradients(with_state(tree, total.state), part, own_key)
+            own = {**named, KEY: jax.random.fold_in(named[KEY], j)} if KEY in named else named
+            found = gradients(with_state(tree, total.state), part, own)
             grads = jax.tree.map(jnp.add, total.grads, found.grads)
             return Gradient(total.loss + found.loss, grads, found.state), None
 

@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from coordinator.fragments import Flat, Piece
 from islands.flat_form import flat_form
 from islands.gradients import gradients_of, with_state
-from islands.mesh import Devices, on_host
+from islands.losses import frozen_of
+from islands.mesh import Devices, on_host, placed
 from islands.optimizer import OptimizerSpec, direction
-from islands.randomness import NO_DRAWS, WORDS, key_of
-from islands.state_tree import takes_key
+from islands.randomness import NO_DRAWS, key_of
+from islands.state_tree import FROZEN, KEY, named_arguments
 from islands.task import Batch, Params, Task
 from islands.windows import Lying
 
@@ -90,7 +91,7 @@ class Inner:
         self.devices = devices or Devices(task)
         self._compiled: dict[Shapes, Any] = {}
         self._direction = direction(spec, task)
-        self._gradients, self._draws = gradients_of(task, accumulate), takes_key(task.loss)
+        self._gradients, self._names = gradients_of(task, accumulate), named_arguments(task.loss)
         self._forms: dict[tuple[tuple[int, ...], NamedSharding], tuple[Any, Any]] = {}
 
     def start(self, params: Params, moments: optax.OptState | None = None) -> InnerState:
@@ -229,15 +230,29 @@ class Inner:
         everywhere = self.devices.everywhere
         step = jax.jit(
             self._step,
-            in_shardings=(self._where, self.devices.batch, everywhere, everywhere),
+            in_shardings=(self._where, self.devices.batch, everywhere, None),
             out_shardings=(self._where, everywhere),
             donate_argnums=0,
         )
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
         clock = jax.ShapeDtypeStruct((), jnp.int32)
-        draw = jax.ShapeDtypeStruct((WORDS,), jnp.uint32) if self._draws else None
         self.devices.split(batch)
-        self._compiled[_shapes(batch)] = step.lower(self._like, like, clock, draw).compile()
+        named = self._named(NO_DRAW)
+        self._compiled[_shapes(batch)] = step.lower(self._like, like, clock, named).compile()
+
+    def _named(self, draw: NDArray[np.uint32]) -> dict[str, Any]:
+        """Return the named arguments of the loss on the devices; its key is still words."""
+        given = dict[str, Any]()
+        if KEY in self._names:
+            given[KEY] = self.devices.put(draw, self.devices.everywhere)
+        if FROZEN in self._names:
+            given[FROZEN] = self._frozen
+        return given
+
+    @cached_property
+    def _frozen(self) -> Any:
+        """The frozen arrays on the devices; large ones are split over the axis fsdp."""
+        return placed(self.devices, frozen_of(self._task))
 
     def step(
         self, state: InnerState, batch: Batch, clock: int, draw: NDArray[np.uint32] = NO_DRAW
@@ -251,15 +266,14 @@ class Inner:
             self.compile(batch)
         batch = self.devices.split(batch)
         at = self.devices.everyones(np.asarray(clock, np.int32))
-        words = self.devices.everyones(draw) if self._draws else None
-        state, loss = self._compiled[shapes](state, batch, at, words)
+        state, loss = self._compiled[shapes](state, batch, at, self._named(draw))
         return state, StepMeasures(loss)
 
     def _step(
-        self, state: InnerState, batch: Batch, clock: jax.Array, draw: jax.Array | None
+        self, state: InnerState, batch: Batch, clock: jax.Array, named: dict[str, Any]
     ) -> tuple[InnerState, jax.Array]:
-        key = None if draw is None else key_of(draw)
-        loss, grads, task_state = self._gradients(state.params, batch, key)
+        given = {**named, KEY: key_of(named[KEY])} if KEY in named else named
+        loss, grads, task_state = self._gradients(state.params, batch, given)
         updates, moments = self._direction.update(grads, state.opt_state, state.params)
         rate = self._spec.rate(clock)
         updates = jax.tree.map(lambda u: -rate * u, updates)

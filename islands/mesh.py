@@ -70,7 +70,7 @@ class Devices:
             raise UserMistake("\n".join(problems))
         specs = [task.sharding(leaf_path(keys), tuple(leaf.shape)) for keys, leaf in self._paths[0]]
         self.leaves = [
-            NamedSharding(self.mesh, self._filled_in(tuple(leaf.shape), spec))
+            NamedSharding(self.mesh, self.filled_in(tuple(leaf.shape), spec))
             for (_, leaf), spec in zip(self._paths[0], specs, strict=True)
         ]
 
@@ -96,7 +96,7 @@ class Devices:
         """Whether there is more than one device."""
         return self.mesh.size > 1
 
-    def _filled_in(self, shape: tuple[int, ...], spec: PartitionSpec | None) -> PartitionSpec:
+    def filled_in(self, shape: tuple[int, ...], spec: PartitionSpec | None) -> PartitionSpec:
         """Return the spec with its largest divisible open axis split over fsdp.
 
         Without a spec, all axes are open.
@@ -233,6 +233,16 @@ class Devices:
             ),
             out_shardings=self.params,
         )
+
+
+def placed(devices: Devices, tree: Any) -> Any:
+    """Place arrays of any shapes; of each, the largest axis that divides is split over fsdp."""
+
+    def one(leaf: Any) -> Any:
+        spec = devices.filled_in(np.shape(leaf), None)
+        return devices.put(np.asarray(leaf), NamedSharding(devices.mesh, spec))
+
+    return jax.tree.map(one, tree)
 
 
 def on_host(array: jax.Array) -> NDArray[Any]:

@@ -1,7 +1,8 @@
-"""The tree of a task with state: `{"params": ..., "state": ...}`.
+"""The arguments of a user's loss: its named ones, and parameters and state in one tree.
 
-The loss of such a task has parameters and state as two arguments. Everything else in this project
-has one tree, so that state is fetched, adopted and saved as parameters are.
+The loss of a task with state has parameters and state as two arguments. Everything else in this
+project has one tree, `{"params": ..., "state": ...}`, so that state is fetched, adopted and saved
+as parameters are.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-KEY = "key"
-"""The name of a loss's last argument, if it draws."""
+KEY, FROZEN = "key", "frozen"
+"""The names of the arguments that a loss may have: the key of its step, and the frozen arrays."""
 PARAMS, STATE = "params", "state"
 """The two branches of the tree, and so the beginnings of its leaves' paths."""
 
@@ -29,19 +30,25 @@ class InitBoth:
         return {PARAMS: self.init(seed), STATE: self.init_state(seed)}
 
 
-def takes_key(loss: Callable[..., Any]) -> bool:
-    """Return whether a loss has an argument named `key`."""
+@dataclass(frozen=True, slots=True)
+class LossOfTree:
+    """A loss of (params, state, batch) as one of (tree, batch), with the same named arguments."""
+
+    loss: Callable[..., Any]
+
+    def __call__(self, tree: Any, batch: Any, **named: Any) -> Any:
+        """Return what the loss returns."""
+        return self.loss(tree[PARAMS], tree[STATE], batch, **named)
+
+
+def named_arguments(loss: Callable[..., Any]) -> frozenset[str]:
+    """Return which of `key` and `frozen` a loss has among its arguments."""
+    if isinstance(loss, LossOfTree):
+        return named_arguments(loss.loss)
     try:
-        return KEY in inspect.signature(loss).parameters
+        return {KEY, FROZEN} & inspect.signature(loss).parameters.keys()
     except (TypeError, ValueError):  # a callable without a signature
-        return False
-
-
-def loss_of_tree(loss: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a loss of (params, state, batch) as one of (tree, batch), with a key if it has one."""
-    if takes_key(loss):
-        return lambda tree, batch, key: loss(tree[PARAMS], tree[STATE], batch, key=key)
-    return lambda tree, batch: loss(tree[PARAMS], tree[STATE], batch)
+        return frozenset()
 
 
 def own_path(path: str) -> str | None:

@@ -26,7 +26,7 @@ from islands.corpus import Corpus, Stream
 from islands.corpus_reader import read_corpus
 from islands.model import ModelSpec
 from islands.sources import DataSpec
-from islands.state_tree import InitBoth, is_state, loss_of_tree, own_path
+from islands.state_tree import InitBoth, LossOfTree, is_state, own_path
 
 Params: TypeAlias = Any
 """A pytree of float32 arrays. `Any`, since a tree may nest dicts, tuples and classes freely."""
@@ -118,6 +118,13 @@ class Task:
     metrics)), and `eval_loss` takes the state in the same place. State has no gradient and no
     weight decay. In a merge it is the weighted mean of what the islands measured, in float32, and
     each island takes over that mean.
+    """
+
+    frozen: Callable[[], Any] | None = None
+    """() -> arrays that no step changes, such as the base of a LoRA; None: there are none.
+
+    They are never sent, merged or saved: each process makes or loads them (`frozen_file`). The loss
+    then has an argument named `frozen`.
     """
 
     def state(self, path: str) -> bool:
@@ -283,8 +290,8 @@ def in_one_tree(task: Task) -> Task:
     return replace(
         task,
         init=InitBoth(task.init, init_state),
-        loss=loss_of_tree(task.loss),
-        eval_loss=None if task.eval_loss is None else loss_of_tree(task.eval_loss),
+        loss=LossOfTree(task.loss),
+        eval_loss=None if task.eval_loss is None else LossOfTree(task.eval_loss),
         stacked=lambda path: (own := own_path(path)) is not None and stacked(own),
         embedding=lambda path: (own := own_path(path)) is not None and embedding(own),
         sharding=lambda path, shape: (

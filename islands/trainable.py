@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from jax.interpreters import partial_eval
 
 from coordinator.errors import UserMistake
-from islands.losses import LossResult, evaluation_loss, training_loss
-from islands.state_tree import STATE
+from islands.losses import LossResult, evaluation_loss, frozen_of, training_loss
+from islands.state_tree import FROZEN, KEY, STATE, named_arguments
 from islands.task import Batch, Params, Task, leaf_path
 
 Named: TypeAlias = tuple[str, Any]
@@ -86,11 +86,17 @@ def _of_batch(batch: Batch) -> Iterator[str]:
 
 def _of_loss(task: Task, shapes: Params, batch: Batch) -> Iterator[str]:
     key = jax.eval_shape(lambda: jax.random.key(0))
+    frozen = _traced(task, "frozen", lambda: jax.eval_shape(lambda: frozen_of(task)))
+    given = {KEY: key, FROZEN: frozen}
+    named = {name: given[name] for name in named_arguments(task.loss)}
+    if problem := _of_frozen(task):
+        yield problem
+        return
     training, evaluation = training_loss(task), evaluation_loss(task)
     evaluated = "loss, with None for its key," if task.eval_loss is None else "eval_loss"
     forms: list[tuple[str, Callable[[], Any]]] = [
-        ("loss", lambda: jax.eval_shape(training, shapes, batch, key)),
-        (evaluated, lambda: jax.eval_shape(evaluation, shapes, batch)),
+        ("loss", lambda: jax.eval_shape(training, shapes, batch, named)),
+        (evaluated, lambda: jax.eval_shape(evaluation, shapes, batch, frozen)),
     ]
     for name, call in forms:
         result: Any = _traced(task, name, call)
@@ -104,7 +110,7 @@ def _of_loss(task: Task, shapes: Params, batch: Batch) -> Iterator[str]:
     yield from _untouched(
         task,
         shapes,
-        _traced(task, "the gradient of loss", lambda: trace(shapes, batch, key)),
+        _traced(task, "the gradient of loss", lambda: trace(shapes, batch, named)),
     )
 
 
@@ -122,6 +128,16 @@ def _of_result(name: str, loss: Any, metrics: Any, batch: Batch) -> Iterator[str
         f"{name} gives {result} for a batch of {leaves}: it must be one real number, the mean of "
         "the batch in nats per token, or a pair of that number and its metrics"
     )
+
+
+def _of_frozen(task: Task) -> str:
+    """Return how `frozen` and the arguments of the loss disagree; empty if they do not."""
+    takes = FROZEN in named_arguments(task.loss)
+    if takes and task.frozen is None:
+        return "loss has an argument `frozen`, and the task has no frozen arrays"
+    if task.frozen is not None and not takes:
+        return "the task has frozen arrays, and its loss has no argument `frozen`"
+    return ""
 
 
 def _of_state(name: str, before: Any, after: Any) -> list[str]:

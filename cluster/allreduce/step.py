@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import jax
@@ -22,9 +23,10 @@ from cluster.allreduce.wire import buckets_of, padded
 from coordinator.codec import Wire
 from islands.gradients import gradients_of, with_state
 from islands.inner import NO_DRAW, InnerState
+from islands.losses import frozen_of
 from islands.optimizer import OptimizerSpec, direction
 from islands.randomness import key_of
-from islands.state_tree import STATE, takes_key
+from islands.state_tree import FROZEN, KEY, STATE, named_arguments
 from islands.task import Batch, Params, Task
 
 AXIS = "all"
@@ -57,7 +59,7 @@ class RingStep:
 
         `accumulate`: as in `islands.gradients`.
         """
-        self._spec, self._wire, self._members = spec, wire, members
+        self._task, self._spec, self._wire, self._members = task, spec, wire, members
         local_devices = jax.local_devices()
         self.platform = local_devices[0].platform
         ring = [d for d in jax.devices() if members == 1 or d.process_index > 0]
@@ -65,7 +67,7 @@ class RingStep:
         self._split = NamedSharding(Mesh(np.array(local_devices), (AXIS,)), PartitionSpec(AXIS))
         self._mesh = Mesh(np.array(ring), (AXIS,))
         self._direction = direction(spec, task)
-        self._loss, self._draws = gradients_of(task, accumulate), takes_key(task.loss)
+        self._loss, self._names = gradients_of(task, accumulate), named_arguments(task.loss)
         self._has_state = task.init_state is not None
         template = jax.eval_shape(lambda: task.init(0))
         leaves, self._structure = jax.tree.flatten(template)
@@ -97,6 +99,10 @@ class RingStep:
         tree = jax.tree.unflatten(jax.tree.structure(template), moments)
         return InnerState(placed, self._place(tree))
 
+    @cached_property
+    def _frozen(self) -> Any:
+        return self._place(frozen_of(self._task))
+
     def _place(self, tree: Tree) -> Tree:
         return jax.tree.map(lambda x: jax.device_put(np.array(x), self._here), tree)
 
@@ -116,8 +122,10 @@ class RingStep:
 
         `draw`: the words of the step's key, uint32 [4], for a loss that draws.
         """
-        words = draw if self._draws else None
-        return self._grads(state.params, jax.device_put(batch, self._split), words)
+        named: dict[str, Any] = {KEY: draw} if KEY in self._names else {}
+        if FROZEN in self._names:
+            named[FROZEN] = self._frozen
+        return self._grads(state.params, jax.device_put(batch, self._split), named)
 
     def sound(self, loss: jax.Array, buckets: list[jax.Array]) -> bool:
         """Return whether loss and gradients are all finite; wait for them."""
@@ -148,10 +156,10 @@ class RingStep:
         return self._update(state, buckets, np.int32(clock))
 
     def _gradients(
-        self, params: Params, batch: Batch, draw: jax.Array | None
+        self, params: Params, batch: Batch, named: dict[str, Any]
     ) -> tuple[jax.Array, list[jax.Array]]:
-        key = None if draw is None else key_of(draw)
-        loss, grads, state = self._loss(params, batch, key)
+        given = {**named, KEY: key_of(named[KEY])} if KEY in named else named
+        loss, grads, state = self._loss(params, batch, given)
         if state is not None:  # its members' mean is that of its changes
             grads = with_state(grads, jax.tree.map(jnp.subtract, state, params[STATE]))
         leaves = jax.tree.leaves(grads)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,8 +22,8 @@ from coordinator.errors import UserMistake
 from coordinator.fragments import Flat, Layout, put_leaf, sew
 from coordinator.protocol import Fragment
 from islands.adopt import AdoptRule, FragmentPort, layout_of
-from islands.losses import evaluation_loss
-from islands.mesh import Devices
+from islands.losses import evaluation_loss, frozen_of
+from islands.mesh import Devices, placed
 from islands.mesh_shape import FSDP_OVER_ALL, MeshShape
 from islands.task import Batch, Params
 from islands.trainable import of_loss, of_parameters, shapes_of
@@ -78,7 +78,7 @@ class Evaluator:
         self._structure = jax.tree.structure(shapes)
         self._loss = jax.jit(
             evaluation_loss(task),
-            in_shardings=(devices.params, devices.batch),
+            in_shardings=(devices.params, devices.batch, None),
             out_shardings=devices.everywhere,
         )
         self._drawn: Params | None = None
@@ -95,6 +95,11 @@ class Evaluator:
             for size in sizes
             if size % ways
         ]
+
+    @cached_property
+    def _frozen(self) -> Any:
+        """The task's frozen arrays on the devices; None if there are none."""
+        return placed(self._devices, frozen_of(self._task))
 
     @property
     def judged(self) -> Judged:
@@ -221,7 +226,7 @@ class Evaluator:
     def _judge(self, params: Params, batch: Batch) -> tuple[float, dict[str, float]]:
         """Return the loss and the metrics of one batch, and record how long it took."""
         began_s = time.monotonic()
-        result, named = self._loss(params, self._devices.split(batch))
+        result, named = self._loss(params, self._devices.split(batch), self._frozen)
         loss, metrics = float(result), {name: float(value) for name, value in named.items()}
         took_s, before = time.monotonic() - began_s, self._judged
         self._judged = before._replace(

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from cluster.allreduce.step import RingStep
 from coordinator.codec import Wire
+from coordinator.errors import UserMistake
 from coordinator.protocol import Island
 from islands.adopt import layout_of
+from islands.frozen_file import frozen_file
 from islands.gradients import gradients_of
 from islands.inner import Inner
-from islands.losses import evaluation_loss, training_loss
+from islands.losses import evaluation_loss, frozen_of, training_loss
 from islands.model import ModelSpec
 from islands.randomness import Draws, key_of
-from islands.state_tree import takes_key
+from islands.state_tree import named_arguments
 from islands.task import Batch, Params, Task, in_one_tree, language_model
 from islands.trainable import of_loss, shapes_of
 from tests.given import data_spec, optimizer_spec
@@ -94,9 +99,9 @@ def test_own_loss_for_evaluation_is_used(dropping: Task) -> None:
 
 def test_loss_without_a_key_is_called_without_one() -> None:
     task = language_model("small", ModelSpec(30, 16, 2, 2, 24), data_spec())
-    assert not takes_key(task.loss)
+    assert named_arguments(task.loss) == frozenset()
     params = task.init(0)
-    result = training_loss(task)(params, BATCH, None)
+    result = training_loss(task)(params, BATCH, {})
     assert float(result.loss) == float(task.loss(params, BATCH))
     assert (result.state, result.metrics) == (None, {})
 
@@ -112,7 +117,7 @@ def test_loss_without_a_key_is_called_without_one() -> None:
     ],
 )
 def test_a_key_is_an_argument_of_that_name(loss: Any, expected: bool) -> None:
-    assert takes_key(loss) is expected
+    assert named_arguments(loss) == ({"key"} if expected else set())
 
 
 # --- state ----------------------------------------------------------------------------------------
@@ -218,8 +223,8 @@ def test_parts_of_a_batch_add_up_to_the_whole(parts: int) -> None:
     task = language_model("small", ModelSpec(30, 16, 2, 2, 24), data_spec())
     batch = np.random.default_rng(0).integers(0, 30, (8, 9), np.int32)
     params = task.init(0)
-    whole = gradients_of(task)(params, batch, None)
-    summed = gradients_of(task, parts)(params, batch, None)
+    whole = gradients_of(task)(params, batch, {})
+    summed = gradients_of(task, parts)(params, batch, {})
     np.testing.assert_allclose(summed.loss, whole.loss, rtol=1e-6)
     for one, other in zip(jax.tree.leaves(whole.grads), jax.tree.leaves(summed.grads), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
@@ -238,7 +243,7 @@ def test_each_part_of_a_batch_has_its_own_key_and_passes_its_state_on(stateful: 
 
     task = replace(stateful, init=lambda seed: {}, init_state=None, loss=loss)
     key, params = jax.random.key(3), {"w": jnp.ones(UNITS)}
-    found = gradients_of(task, 2)(params, BATCH, key).grads["w"]
+    found = gradients_of(task, 2)(params, BATCH, {"key": key}).grads["w"]
     each = [jax.random.normal(jax.random.fold_in(key, j), (UNITS,)) for j in range(2)]
     np.testing.assert_allclose(found, (each[0] + each[1]) / 2, rtol=1e-5)
 
@@ -256,3 +261,65 @@ def test_members_of_a_ring_step_as_one_island_does(stateful: Task) -> None:
     alone = stepped(stateful, batches)
     for one, other in zip(jax.tree.leaves(state.params), jax.tree.leaves(alone), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+# --- frozen arrays --------------------------------------------------------------------------------
+
+
+def lora(params: Params, batch: Batch, frozen: Any) -> jax.Array:
+    """Return a loss of a frozen matrix with a trained change of rank 1."""
+    weights = frozen["base"]["w"] + jnp.outer(params["a"], params["b"])
+    return jnp.mean((weights - 1) ** 2) + 0 * jnp.sum(batch)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> tuple[Path, str]:
+    path = tmp_path / "base.safetensors"
+    save_file({"base/w": np.zeros((4, 6), "f4"), "base/count": np.zeros(2, "i4")}, path)
+    return path, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def adapted(dropping: Task, base: tuple[Path, str]) -> Task:
+    return replace(
+        dropping,
+        init=lambda seed: {"a": jnp.full(4, 0.1), "b": jnp.full(6, 0.1)},
+        loss=lora,
+        frozen=frozen_file(*base),
+    )
+
+
+def test_frozen_arrays_are_no_parameters_and_no_constants(adapted: Task) -> None:
+    assert of_loss(adapted, shapes_of(adapted), BATCH) == []
+    assert [leaf.path for leaf in layout_of(adapted, 1).leaves] == ["a", "b"]
+    step = Inner(adapted, optimizer_spec(learning_rate=0.05, warmup_steps=1, weight_decay=0.0))
+    state, losses = step.start(adapted.init(0)), list[float]()
+    for clock in range(60):
+        state, measures = step.step(state, BATCH, clock)
+        losses.append(float(measures.loss))
+    assert losses[-1] < 0.1 < losses[0]
+    (compiled,) = step._compiled.values()
+    assert "f32[4,6]{1,0} parameter(" in compiled.as_text(), "an argument of the step"
+    loss, _ = evaluation_loss(adapted)(state.params, BATCH, frozen_of(adapted))
+    assert float(loss) < losses[-1]
+
+
+def test_another_base_is_refused_with_both_digests(adapted: Task, base: tuple[Path, str]) -> None:
+    path, digest = base
+    save_file({"base/w": np.ones((4, 6), "f4")}, path)
+    with pytest.raises(UserMistake, match=rf"base.safetensors has the SHA-256 .* wants {digest}"):
+        Inner(adapted, optimizer_spec()).compile(BATCH)
+    with pytest.raises(UserMistake, match="frozen raises UserMistake: frozen arrays"):
+        of_loss(adapted, shapes_of(adapted), BATCH)
+    path.unlink()
+    with pytest.raises(UserMistake, match="cannot be read: No such file"):
+        frozen_of(adapted)
+
+
+def test_frozen_arrays_and_loss_must_agree(adapted: Task) -> None:
+    missing = replace(adapted, frozen=None)
+    (problem,) = of_loss(missing, shapes_of(missing), BATCH)
+    assert "loss has an argument `frozen`, and the task has no frozen arrays" in problem
+    unused = replace(adapted, loss=lambda p, b: jnp.sum(p["a"]) + jnp.sum(p["b"]))
+    (problem,) = of_loss(unused, shapes_of(unused), BATCH)
+    assert "its loss has no argument `frozen`" in problem
