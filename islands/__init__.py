@@ -12,6 +12,7 @@ Modules:
     prefetch          a batch is made while the step before it is computed
     task_helpers      short ways to a task: of text, or of inputs with targets
     state_tree        the arguments of a loss; parameters and state in one tree
+    named_arguments   the named arguments of a loss, placed on an island's devices
     frozen_file       frozen arrays from a file whose content is known
     losses            the forms of a user's loss, and the one form that the step calls
     gradients         the gradient of a step's loss, whole or summed over parts of the batch

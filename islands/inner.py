@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 from coordinator.fragments import Flat, Piece
 from islands.flat_form import flat_form
 from islands.gradients import gradients_of, with_state
-from islands.losses import frozen_of
-from islands.mesh import Devices, on_host, placed
+from islands.mesh import Devices, on_host
+from islands.named_arguments import NamedArguments, with_key
 from islands.optimizer import OptimizerSpec, direction
-from islands.randomness import NO_DRAWS, key_of
-from islands.state_tree import FROZEN, KEY, named_arguments
+from islands.randomness import NO_DRAWS
 from islands.task import Batch, Params, Task
 from islands.windows import Lying
 
@@ -91,7 +90,8 @@ class Inner:
         self.devices = devices or Devices(task)
         self._compiled: dict[Shapes, Any] = {}
         self._direction = direction(spec, task)
-        self._gradients, self._names = gradients_of(task, accumulate), named_arguments(task.loss)
+        self._gradients = gradients_of(task, accumulate)
+        self._named = NamedArguments(task, self.devices)
         self._forms: dict[tuple[tuple[int, ...], NamedSharding], tuple[Any, Any]] = {}
 
     def start(self, params: Params, moments: optax.OptState | None = None) -> InnerState:
@@ -237,22 +237,8 @@ class Inner:
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
         clock = jax.ShapeDtypeStruct((), jnp.int32)
         self.devices.split(batch)
-        named = self._named(NO_DRAW)
+        named = self._named.at(NO_DRAW)
         self._compiled[_shapes(batch)] = step.lower(self._like, like, clock, named).compile()
-
-    def _named(self, draw: NDArray[np.uint32]) -> dict[str, Any]:
-        """Return the named arguments of the loss on the devices; its key is still words."""
-        given = dict[str, Any]()
-        if KEY in self._names:
-            given[KEY] = self.devices.put(draw, self.devices.everywhere)
-        if FROZEN in self._names:
-            given[FROZEN] = self._frozen
-        return given
-
-    @cached_property
-    def _frozen(self) -> Any:
-        """The frozen arrays on the devices; large ones are split over the axis fsdp."""
-        return placed(self.devices, frozen_of(self._task))
 
     def step(
         self, state: InnerState, batch: Batch, clock: int, draw: NDArray[np.uint32] = NO_DRAW
@@ -266,14 +252,13 @@ class Inner:
             self.compile(batch)
         batch = self.devices.split(batch)
         at = self.devices.everyones(np.asarray(clock, np.int32))
-        state, loss = self._compiled[shapes](state, batch, at, self._named(draw))
+        state, loss = self._compiled[shapes](state, batch, at, self._named.at(draw))
         return state, StepMeasures(loss)
 
     def _step(
         self, state: InnerState, batch: Batch, clock: jax.Array, named: dict[str, Any]
     ) -> tuple[InnerState, jax.Array]:
-        given = {**named, KEY: key_of(named[KEY])} if KEY in named else named
-        loss, grads, task_state = self._gradients(state.params, batch, given)
+        loss, grads, task_state = self._gradients(state.params, batch, with_key(named))
         updates, moments = self._direction.update(grads, state.opt_state, state.params)
         rate = self._spec.rate(clock)
         updates = jax.tree.map(lambda u: -rate * u, updates)

@@ -51,7 +51,7 @@ def training_loss(task: Task) -> Callable[[Params, Batch, Named], LossResult]:
     return call
 
 
-def evaluation_loss(task: Task) -> Callable[[Params, Batch, Any], tuple[jax.Array, Metrics]]:
+def evaluation_loss(task: Task) -> Callable[..., tuple[jax.Array, Metrics]]:
     """Return the loss of an evaluation as (params, batch, frozen arrays) -> (loss, metrics).
 
     It is `task.eval_loss`, or `task.loss` with the key `None`.

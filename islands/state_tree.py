@@ -46,7 +46,7 @@ def named_arguments(loss: Callable[..., Any]) -> frozenset[str]:
     if isinstance(loss, LossOfTree):
         return named_arguments(loss.loss)
     try:
-        return {KEY, FROZEN} & inspect.signature(loss).parameters.keys()
+        return frozenset({KEY, FROZEN} & inspect.signature(loss).parameters.keys())
     except (TypeError, ValueError):  # a callable without a signature
         return frozenset()
 

@@ -24,8 +24,8 @@ from coordinator.codec import Wire
 from islands.gradients import gradients_of, with_state
 from islands.inner import NO_DRAW, InnerState
 from islands.losses import frozen_of
+from islands.named_arguments import with_key
 from islands.optimizer import OptimizerSpec, direction
-from islands.randomness import key_of
 from islands.state_tree import FROZEN, KEY, STATE, named_arguments
 from islands.task import Batch, Params, Task
 
@@ -158,8 +158,7 @@ class RingStep:
     def _gradients(
         self, params: Params, batch: Batch, named: dict[str, Any]
     ) -> tuple[jax.Array, list[jax.Array]]:
-        given = {**named, KEY: key_of(named[KEY])} if KEY in named else named
-        loss, grads, state = self._loss(params, batch, given)
+        loss, grads, state = self._loss(params, batch, with_key(named))
         if state is not None:  # its members' mean is that of its changes
             grads = with_state(grads, jax.tree.map(jnp.subtract, state, params[STATE]))
         leaves = jax.tree.leaves(grads)

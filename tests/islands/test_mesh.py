@@ -246,7 +246,7 @@ def test_refuses_a_mesh_that_does_not_match_the_devices(shape: tuple[int, int, i
 def test_leaf_is_split_along_the_largest_divisible_axis() -> None:
     devices = Devices(TASK, devices=jax.devices()[:1])
     devices.shape = MeshShape(1, 4, 2)
-    filled = devices._filled_in  # pyright: ignore[reportPrivateUsage]
+    filled = devices.filled_in  # pyright: ignore[reportPrivateUsage]
     assert filled((6, 12, 20), None) == PartitionSpec(None, None, "fsdp")
     assert filled((8, 6, 30), None) == PartitionSpec("fsdp", None, None)
     assert filled((3, 5), None) == PartitionSpec(None, None)
