@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.core import Tracer
 from safetensors.numpy import save_file
 
 from cluster.allreduce.step import RingStep
@@ -271,7 +272,7 @@ are_arguments: list[bool] = []
 
 def lora(params: Params, batch: Batch, frozen: Any) -> jax.Array:
     """Return a loss of a frozen matrix with a trained change of rank 1."""
-    are_arguments.append(isinstance(frozen["base"]["w"], jax.core.Tracer))
+    are_arguments.append(isinstance(frozen["base"]["w"], Tracer))
     weights = frozen["base"]["w"] + jnp.outer(params["a"], params["b"])
     return jnp.mean((weights - 1) ** 2) + 0 * jnp.sum(batch)
 
