@@ -2,7 +2,8 @@
 
 The rest is JAX's own vocabulary: parameters and batches are pytrees of arrays, and the loss is a
 pure function that can be jitted and differentiated. A task of your own is a function `(data:
-DataSpec, **options) -> Task`, named in the configuration as "module:attribute".
+DataSpec, **options) -> Task`, named in the configuration as "module:attribute", or given to the
+Python API as an object.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from islands import model
 from islands.corpus import Corpus, Stream
 from islands.corpus_reader import read_corpus
 from islands.model import ModelSpec
+from islands.pickled_task import load_pickled
 from islands.sources import DataSpec
 
 Params: TypeAlias = Any
@@ -184,13 +186,19 @@ def _loss_of(spec: ModelSpec) -> Callable[[Params, Batch], jax.Array]:
 
 
 def load_task(
-    preset: str | None, target: str | None, options: Mapping[str, Option], data: DataSpec
+    preset: str | None,
+    target: str | None,
+    options: Mapping[str, Option],
+    data: DataSpec,
+    pickled: str | None = None,
 ) -> Task:
     """Return the task of the table `[task]`: a preset of `PRESETS`, or a user's own function.
 
     A preset's options are the fields of `ModelSpec`; a target's are its own keyword arguments.
+    `pickled`: the function itself (`islands.pickled_task`); `target` is then only its name.
 
-    Errors: `UserMistake` if there is no such preset, module, attribute or option.
+    Errors: `UserMistake` if there is no such preset, module, attribute or option, or if the pickled
+    function cannot be loaded.
     """
     if (preset is None) == (target is None):
         raise UserMistake(
@@ -198,7 +206,7 @@ def load_task(
             f'("module:attribute"), exactly one: preset = {preset!r}, target = {target!r}'
         )
     if target is not None:
-        return _call(target, options, data)
+        return _call(target, options, data, pickled)
     if preset is None or preset not in PRESETS:
         raise UserMistake(f"task.preset = {preset!r}: {_nearest(str(preset), [*PRESETS])}")
     spec = PRESETS[preset]
@@ -222,7 +230,24 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     return (f"did you mean {near[0]!r}? " if near else "") + f"known are {', '.join(known)}"
 
 
-def _call(target: str, options: Mapping[str, Option], data: DataSpec) -> Task:
+def _call(target: str, options: Mapping[str, Option], data: DataSpec, pickled: str | None) -> Task:
+    make = _imported(target) if pickled is None else load_pickled(pickled, target)
+    try:
+        inspect.signature(make).bind(data, **options)
+    except (TypeError, ValueError) as error:  # ValueError: a callable without a signature
+        given = f"task.target = {target!r} with task.options {dict(options)}"
+        raise UserMistake(f"{given}: {error}") from error
+    task = make(data, **options)
+    if not isinstance(task, Task):
+        raise UserMistake(f"task.target = {target!r} returned {type(task).__name__}, not a Task")
+    return task
+
+
+def _imported(target: str) -> Callable[..., Any]:
+    """Return the attribute that `target` names, from its module.
+
+    Errors: `UserMistake` if there is no such module or attribute.
+    """
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
         raise UserMistake(f'task.target = {target!r}: write it as "module:attribute"')
@@ -233,12 +258,6 @@ def _call(target: str, options: Mapping[str, Option], data: DataSpec) -> Task:
             f"task.target = {target!r}: no module {error.name!r}: install it or set PYTHONPATH"
         ) from error
     try:
-        make = getattr(module, attribute)
-        inspect.signature(make).bind(data, **options)
-    except (AttributeError, TypeError) as error:
-        given = f"task.target = {target!r} with task.options {dict(options)}"
-        raise UserMistake(f"{given}: {error}") from error
-    task = make(data, **options)
-    if not isinstance(task, Task):
-        raise UserMistake(f"task.target = {target!r} returned {type(task).__name__}, not a Task")
-    return task
+        return getattr(module, attribute)
+    except AttributeError as error:
+        raise UserMistake(f"task.target = {target!r}: {error}") from error
