@@ -14,6 +14,7 @@ Modules:
 
     launching        functions that start runs, here or as a job of a cluster
     owned_run        a run in the background that this process owns
+    started_run      a background run from its start on
     connection       a run of another process or of a cluster, reached by its name
     run_handle       the methods that both kinds of runs share
     child_process    the owner's side of the child process that has a background run

@@ -139,22 +139,20 @@ class CallbackThreads:
         self._ended = threading.Event()
         text = last_look(self._path)  # of the life before, if the run is resumed
         self._before = None if text is None else from_json(text)
-        self._reader = threading.Thread(target=self._read, name="archipelago-events", daemon=True)
-        self._caller = threading.Thread(
-            target=self._call, name="archipelago-callbacks", daemon=True
-        )
+        self.reader = threading.Thread(target=self._read, name="archipelago-events", daemon=True)
+        self.caller = threading.Thread(target=self._call, name="archipelago-callbacks", daemon=True)
         self._tail = Tail(self._path)
 
     def start(self) -> None:
         """Start both threads; they end after `end`, and do not keep the interpreter alive."""
-        self._reader.start()
-        self._caller.start()
+        self.reader.start()
+        self.caller.start()
 
     def end(self, within_s: float) -> None:
         """Deliver what the run has written by now, and wait for that for at most `within_s`."""
         self._ended.set()
-        self._reader.join(within_s)
-        self._caller.join(within_s)
+        self.reader.join(within_s)
+        self.caller.join(within_s)
 
     def _read(self) -> None:
         over = False
@@ -177,7 +175,7 @@ class CallbackThreads:
     def _next(self) -> Event | None:
         """Wait for the next event; None: all events are delivered, and no further one comes."""
         while True:
-            over = not self._reader.is_alive()
+            over = not self.reader.is_alive()
             try:
                 return self._queue.get(timeout=LOOK_S)
             except queue.Empty:

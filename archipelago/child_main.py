@@ -22,6 +22,7 @@ from typing import IO, Any
 from cluster.launch.interrupts import Interrupts
 from cluster.names import FLEET, namespace_of
 from cluster.status import RunStatus
+from cluster.storage.files import json_text
 from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
 
 log = logging.getLogger("archipelago")
@@ -32,7 +33,7 @@ CLEAN_UP_S = 30.0
 LOOK_S = 0.5
 """Seconds between two looks for the owner."""
 MOST_MESSAGE = 16_384
-"""The most characters of a message: a pipe holds as many that nobody reads."""
+"""The most characters of a message: a pipe holds as many without a reader."""
 BY_OWNER = "the program that started it"
 """The source of a request to stop, as a status and the summary show it."""
 
@@ -44,13 +45,13 @@ def main() -> None:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)  # libraries that print do not spoil the replies
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")
-    code = Child(json.loads(requests.readline()), requests, replies).run()
+    code = BackgroundRun(json.loads(requests.readline()), requests, replies).run()
     replies.close()
     sys.stderr.flush()
     os._exit(code)  # the thread that waits for requests would hold up the interpreter's end
 
 
-class Child:
+class BackgroundRun:
     """A run in this process, with the pipes to its owner."""
 
     def __init__(self, order: dict[str, Any], requests: IO[str], replies: IO[str]) -> None:
@@ -148,7 +149,7 @@ class Child:
     def _reply(self, reply: dict[str, Any]) -> None:
         try:
             with self._write_lock:
-                self._replies.write(json.dumps(reply) + "\n")
+                self._replies.write(json_text(reply) + "\n")
         except (BrokenPipeError, ValueError):  # the owner is gone
             pass
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
 
 LOG_LINES = 20
@@ -100,7 +101,7 @@ class ChildProcess:
     def _write(self, line: dict[str, Any]) -> None:
         assert self._process.stdin is not None
         with self._lock, suppress(BrokenPipeError, ValueError):  # the process has ended
-            self._process.stdin.write(json.dumps(line) + "\n")
+            self._process.stdin.write(json_text(line) + "\n")
             self._process.stdin.flush()
 
     def _read(self) -> None:

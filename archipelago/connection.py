@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any, Literal
 
 from archipelago.run_handle import POLL_S, RunHandle
 from cluster.status import RunStatus
 from cluster.storage import runs
 from coordinator.errors import UserMistake
-from coordinator.protocol import Island
 
 
 def connect(name: str | Path | None = None, *, address: str | None = None) -> ConnectedRun:
@@ -68,22 +67,11 @@ class ConnectedRun(RunHandle):
         with closing(looks(self._key(), self.address, POLL_S)) as seen:
             return next(seen)
 
-    def _scale(self, counts: Mapping[str, int]) -> None:
-        from cluster.launch.client import scale
+    def _call(self, call: Literal["scale", "drain", "save"], argument: Any) -> Any:
+        from cluster.launch import client
 
-        scale(self._reached(), counts)
-
-    def drain(self, island: str) -> None:
-        """Request that one island, such as "local-0", hands in its work and leaves."""
-        from cluster.launch.client import drain
-
-        drain(self._reached(), Island(island))
-
-    def save(self, path: Path | str) -> str:
-        """Write the current model to a path of the fleet's machine, and return that path."""
-        from cluster.launch.client import save
-
-        return save(self._reached(), Path(path).expanduser().absolute())
+        methods = {"scale": client.scale, "drain": client.drain, "save": client.save}
+        return methods[call](self._reached(), argument)
 
     def stop(self) -> None:
         """Stop the run gracefully: all islands hand in their work, and it ends with its summary.

@@ -30,7 +30,7 @@ class StatusTable(dict[str, Any]):
         return table_of(cast(RunStatus, self))
 
 
-class Progress:
+class ProgressDisplay:
     """The updated line or table of `wait(progress=True)`, as a context manager."""
 
     def __init__(self, *, enabled: bool) -> None:
@@ -41,7 +41,7 @@ class Progress:
         self._handle: Any = None
         self._width = 0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressDisplay:
         return self
 
     def __exit__(

@@ -7,15 +7,16 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from archipelago.progress import Progress, StatusTable
+from archipelago.progress import ProgressDisplay, StatusTable
 from archipelago.results import RunResult
 from cluster.status import RunStatus
 from cluster.storage import runs
 from cluster.storage.files import read_figures
 from cluster.storage.metrics_log import LOOKS
 from coordinator.errors import RunFailed, UserMistake
+from coordinator.protocol import Island
 
 POLL_S = 0.5
 """Seconds between two looks at a run, while `wait` waits for it."""
@@ -48,16 +49,8 @@ class RunHandle(ABC):
         """Return the status of the run; if it has ended, the last one."""
 
     @abstractmethod
-    def _scale(self, counts: Mapping[str, int]) -> None:
-        """Set the number of islands of these groups."""
-
-    @abstractmethod
-    def drain(self, island: str) -> None:
-        """Request that one island, such as "local-0", hands in its work and leaves."""
-
-    @abstractmethod
-    def save(self, path: Path | str) -> str:
-        """Write the current model to a path of the fleet's machine, and return that path."""
+    def _call(self, call: Literal["scale", "drain", "save"], argument: Any) -> Any:
+        """Call a method of the run's fleet, and return its answer."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -83,7 +76,15 @@ class RunHandle(ABC):
         wanted = {**(groups or {}), **counts}
         if not wanted:
             raise UserMistake("scale: name a group and its number of islands, as in local=6")
-        self._scale(wanted)
+        self._call("scale", wanted)
+
+    def drain(self, island: str) -> None:
+        """Request that one island, such as "local-0", hands in its work and leaves."""
+        self._call("drain", Island(island))
+
+    def save(self, path: Path | str) -> str:
+        """Write the current model to a path of the fleet's machine, and return that path."""
+        return self._call("save", Path(path).expanduser().absolute())
 
     def metrics(self) -> Any:
         """Return the history of the run: the rows of `metrics.jsonl`, oldest first.
@@ -119,7 +120,7 @@ class RunHandle(ABC):
         """
         self._here()
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        with Progress(enabled=progress) as shown:
+        with ProgressDisplay(enabled=progress) as shown:
             while self.live:
                 if deadline_s is not None and time.monotonic() >= deadline_s:
                     raise TimeoutError(f"run {self.name} has not ended after {timeout_s:g} s")

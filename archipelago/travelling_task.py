@@ -6,11 +6,13 @@ import importlib
 import inspect
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cluster.config.load import tables_of
 from coordinator.errors import UserMistake
-from islands.pickled_task import MOST_CHARACTERS, text_of
+from islands.pickled_task import MOST_CHARACTERS, digest_of, text_of
 
 if TYPE_CHECKING:
     from islands.task import Task
@@ -46,6 +48,24 @@ def with_task(tables: Mapping[str, Any], make: MakeTask) -> dict[str, Any]:
     """Return the tables of a configuration with this task in place of its preset or target."""
     options = tables.get("task", {}).get("options", {})
     return {**tables, "task": {"options": options, **settings_of(make)}}
+
+
+def check_resumed(pickled: str | None, config_path: Path) -> None:
+    """Check that a run would be resumed with the pickled task that it began with.
+
+    Errors: `UserMistake` if it began with another one. Pickles of the same source differ from one
+    notebook to the next, so the run's own one is the only right one.
+    """
+    try:
+        began_with = tables_of(config_path).get("task", {}).get("pickled")
+    except UserMistake:  # the run's own checks report this file
+        return
+    if pickled is not None and pickled != began_with:
+        began = "none" if began_with is None else digest_of(str(began_with))
+        raise UserMistake(
+            f"resume: the pickled task {digest_of(pickled)} is not the one that the run began "
+            f"with, {began}: leave task= out, and give {config_path}, which has the run's own task"
+        )
 
 
 def _kind(value: object) -> str:
@@ -105,10 +125,27 @@ def _culprits(make: MakeTask) -> str:
     from ray.util.check_serialize import inspect_serializability
 
     _, failures = inspect_serializability(make, print_file=io.StringIO())
-    found = {".".join(failure.path): type(failure.obj).__name__ for failure in failures}
-    own = {path: kind for path, kind in found.items() if path}
-    texts = [f"variable {path} ({kind})" for path, kind in sorted(own.items())[:_NAMED]]
-    return f"{' and '.join(texts)} cannot be pickled: " if texts else ""
+    found = sorted({_variable(make, failure.path) for failure in failures if failure.path})
+    return f"variable {' and '.join(found[:_NAMED])} cannot be pickled: " if found else ""
+
+
+def _variable(make: MakeTask, path: Sequence[str]) -> str:
+    """Return the variable on this path and its type; the path may lead on into the variable."""
+    function, value = make, None
+    for depth, name in enumerate(path, 1):
+        value = _variables(function).get(name)
+        if not inspect.isfunction(value):
+            return f"{'.'.join(path[:depth])} ({type(value).__name__})"
+        function = value
+    return f"{'.'.join(path)} ({type(value).__name__})"
+
+
+def _variables(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the global and enclosing variables that the body of a function names."""
+    if not inspect.isfunction(function):
+        return {}
+    closure = inspect.getclosurevars(function)
+    return {**closure.globals, **closure.nonlocals}
 
 
 def _largest(make: MakeTask) -> str:
@@ -129,9 +166,7 @@ def _used_by(make: Any, seen: set[int]) -> dict[str, Any]:
     if id(make) in seen or not inspect.isfunction(make):
         return {}
     seen.add(id(make))
-    closure = inspect.getclosurevars(make)
-    used = {**closure.globals, **closure.nonlocals}
-    used = {name: value for name, value in used.items() if not inspect.ismodule(value)}
+    used = {name: value for name, value in _variables(make).items() if not inspect.ismodule(value)}
     for value in [*used.values()]:
         if getattr(value, "__module__", None) == "__main__":
             used |= _used_by(value, seen)
