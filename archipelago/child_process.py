@@ -106,6 +106,7 @@ class ChildProcess:
 
     def _read(self) -> None:
         """Pass replies on until the process closes its end, then record how it ended."""
+        assert self._process.stdin is not None
         assert self._process.stdout is not None
         ending = None
         for line in self._process.stdout:
@@ -120,6 +121,9 @@ class ChildProcess:
             else:
                 waiting.set_result(reply["value"])
         code = self._process.wait()
+        self._process.stdout.close()
+        with self._lock, suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._ending.set_result(ending or Ending("failed", self._sudden(code)))
         self._fail_requests()
 

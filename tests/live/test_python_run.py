@@ -81,7 +81,8 @@ try:
         raise KeyError("of the notebook")
 except KeyError as error:
     caught = repr(error)
-print(json.dumps({"caught": caught, "live": run.live, "t": run.status()["t"], "merges": run.result().summary["merges"]}))
+t, merges = run.status()["t"], run.result().summary["merges"]
+print(json.dumps({"caught": caught, "live": run.live, "t": t, "merges": merges}))
 """
 OWNER = """
 run = ap.Run(CONFIG, ENDLESS, task=make, run_dir=RUN_DIR).start()
