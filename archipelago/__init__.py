@@ -1,17 +1,29 @@
 """Archipelago: low-communication, asynchronous data-parallel training on Ray.
 
-    >>> import archipelago
-    >>> result = archipelago.run("run.toml")
+    >>> import archipelago as ap
+    >>> result = ap.run("run.toml")
+
+    >>> with ap.Run("run.toml") as run:  # in the background
+    ...     run.start()
+    ...     run.scale(local=2)
 
 Every name in `__all__` is public; all else of this project is internal and may change. Names are
 imported when they are first used, so that `import archipelago` needs neither JAX nor Ray.
 
 Modules:
 
-    launching   functions that start runs, here or as a job of a cluster
-    connection  a run of another process or of a cluster, reached by its name
-    analysis    functions that replay runs, train studies and plan clusters
-    results     what these functions return
+    launching        functions that start runs, here or as a job of a cluster
+    owned_run        a run in the background that this process owns
+    started_run      a background run from its start on
+    connection       a run of another process or of a cluster, reached by its name
+    run_handle       the methods that both kinds of runs share
+    child_process    the owner's side of the child process that has a background run
+    child_main       the entry point of that child process
+    callbacks        calls of the user's functions for merges, evaluations and lost islands
+    progress         the status of a run as a line or as a table of a notebook
+    travelling_task  a task of a notebook or a script as settings of a run
+    analysis         functions that replay runs, train studies and plan clusters
+    results          the results that these functions return
 """
 
 from __future__ import annotations
@@ -23,10 +35,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from archipelago.analysis import plan, replay, study
-    from archipelago.connection import Run, connect
+    from archipelago.callbacks import EvaluationEvent, IslandLostEvent, MergeEvent
+    from archipelago.connection import ConnectedRun, connect
     from archipelago.lab.planner.plan import TrainingPlan
     from archipelago.lab.study.result import Result as StudyResult
     from archipelago.launching import Submission, run, submit
+    from archipelago.owned_run import Run
     from archipelago.results import ReplayResult, RunResult
     from cluster.config.load import load as load_config
     from cluster.config.load import parse as parse_config
@@ -44,10 +58,12 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "archipelago.analysis": ("plan", "replay", "study"),
-    "archipelago.connection": ("Run", "connect"),
+    "archipelago.callbacks": ("EvaluationEvent", "IslandLostEvent", "MergeEvent"),
+    "archipelago.connection": ("ConnectedRun", "connect"),
     "archipelago.lab.planner.plan": ("TrainingPlan",),
     "archipelago.lab.study.result": ("StudyResult:Result",),
     "archipelago.launching": ("Submission", "run", "submit"),
+    "archipelago.owned_run": ("Run",),
     "archipelago.results": ("ReplayResult", "RunResult"),
     "cluster.config.load": ("load_config:load", "parse_config:parse"),
     "cluster.config.schema": ("Config",),
@@ -72,10 +88,14 @@ __all__ = [
     "ArchipelagoError",
     "Batch",
     "Config",
+    "ConnectedRun",
     "Corpus",
     "DataSpec",
+    "EvaluationEvent",
     "HeldOut",
+    "IslandLostEvent",
     "Lease",
+    "MergeEvent",
     "ModelSpec",
     "Params",
     "ReplayResult",

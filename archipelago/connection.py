@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
-from archipelago.results import RunResult
+from archipelago.run_handle import POLL_S, RunHandle
 from cluster.status import RunStatus
 from cluster.storage import runs
-from cluster.storage.files import read_figures
-from coordinator.errors import RunFailed, UserMistake
-from coordinator.protocol import Island
-
-POLL_S = 0.5
-"""Seconds between two looks at a run, while `Run.wait` waits for it."""
+from coordinator.errors import UserMistake
 
 
-def connect(name: str | Path | None = None, *, address: str | None = None) -> Run:
+def connect(name: str | Path | None = None, *, address: str | None = None) -> ConnectedRun:
     """Return a run that this process does not own, live or ended.
 
     Args:
@@ -31,97 +24,66 @@ def connect(name: str | Path | None = None, *, address: str | None = None) -> Ru
     """
     found = runs.reach(None if name is None else str(name), address)
     if isinstance(found, Path):
-        return Run(found.name, found, address)
+        return ConnectedRun(found.name, found, address)
     directory = None
     if found.pid:
         directory = runs.here(None if name is None else str(name))
-    return Run(found.run, directory, address)
+    return ConnectedRun(found.run, directory, address)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run, reached by its name: the commands `status`, `scale`, `drain`, `save`, `stop`.
+class ConnectedRun(RunHandle):
+    """A run of another process, reached by its name; `connect` returns it.
 
-    Every method raises `UserMistake` if the run cannot be reached or refuses.
+    Every method raises `UserMistake` if the run cannot be reached or refuses. `scale`, `drain`,
+    `save` and `stop` connect this process to the run's Ray cluster for the length of the call.
     """
 
-    name: str
-    run_dir: Path | None
-    """The run directory; None if it is on another machine."""
-    address: str | None = None
+    def __init__(self, name: str, run_dir: Path | None, address: str | None = None) -> None:
+        """Name a run; `address` is its Ray cluster if it is not of this machine."""
+        self._name, self._run_dir = name, run_dir
+        self.address = address
+
+    def __repr__(self) -> str:
+        return f"ConnectedRun({self._name!r}, {self._run_dir!r}, {self.address!r})"
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        return self._name
+
+    @property
+    def run_dir(self) -> Path | None:
+        """The run directory; None if it is on another machine."""
+        return self._run_dir
 
     @property
     def live(self) -> bool:
         """True if the run is live, as far as this machine can detect."""
-        return self.run_dir is None or runs.live_of(self.run_dir) is not None
+        return self._run_dir is None or runs.live_of(self._run_dir) is not None
 
-    def status(self) -> RunStatus:
-        """Return the status of the run; if it has ended, the last one."""
+    def _status(self) -> RunStatus:
         from cluster.launch.status_stream import looks
 
         with closing(looks(self._key(), self.address, POLL_S)) as seen:
             return next(seen)
 
-    def scale(self, groups: Mapping[str, int]) -> None:
-        """Set the number of islands of these groups: all of them, or none if one is refused."""
-        from cluster.launch.client import scale
+    def _call(self, call: Literal["scale", "drain", "save"], argument: Any) -> Any:
+        from cluster.launch import client
 
-        scale(self._reached(), groups)
-
-    def drain(self, island: str) -> None:
-        """Request that one island hands in its work and leaves."""
-        from cluster.launch.client import drain
-
-        drain(self._reached(), Island(island))
-
-    def save(self, path: Path | str) -> str:
-        """Write the current model to a path of the fleet's machine, and return that path."""
-        from cluster.launch.client import save
-
-        return save(self._reached(), Path(path).expanduser().absolute())
+        methods = {"scale": client.scale, "drain": client.drain, "save": client.save}
+        return methods[call](self._reached(), argument)
 
     def stop(self) -> None:
-        """Stop the run gracefully: all islands hand in their work, and it ends with its summary."""
+        """Stop the run gracefully: all islands hand in their work, and it ends with its summary.
+
+        It returns at once; `wait` waits for the end.
+        """
         from cluster.launch.client import stop
 
         stop(self._reached())
 
-    def wait(self, timeout_s: float | None = None) -> RunResult:
-        """Wait until the run has ended, and return its result.
-
-        Raises:
-            TimeoutError: It is still running after `timeout_s` seconds.
-            RunFailed: It ended without a summary.
-            UserMistake: Its directory is not on this machine.
-        """
-        if self.run_dir is None:
-            raise UserMistake(
-                f"run {self.name}: its directory is not on this machine; wait for its job, with "
-                f"`ray job logs {self.name} --follow`"
-            )
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while self.live:
-            if deadline_s is not None and time.monotonic() >= deadline_s:
-                raise TimeoutError(f"run {self.name} has not ended after {timeout_s:g} s")
-            time.sleep(POLL_S)
-        return self.result()
-
-    def result(self) -> RunResult:
-        """Return the result of a run that has ended.
-
-        Raises:
-            RunFailed: It is still running, or ended without a summary.
-        """
-        path = (self.run_dir or Path(self.name)) / runs.SUMMARY
-        try:
-            summary = read_figures(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            state = "has not ended" if self.live else "has ended without a summary"
-            raise RunFailed(f"run {self.name} {state}: there is no {path}") from error
-        return RunResult(path.parent, summary)
-
     def _key(self) -> str:
-        return self.name if self.run_dir is None else str(self.run_dir)
+        return self._name if self._run_dir is None else str(self._run_dir)
 
     def _reached(self) -> runs.Live:
         found = runs.reach(self._key(), self.address)

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from archipelago.results import RunResult
-from cluster.config.load import Draft, draft, read
+from archipelago.travelling_task import MakeTask, with_task
+from cluster.config.load import Draft, draft, tables_of
 from cluster.config.schema import Config
 from cluster.config.toml import toml_value
 from cluster.status import RunStatus
@@ -36,6 +37,7 @@ def run(
     config: ConfigLike,
     overrides: Overrides | None = None,
     *,
+    task: MakeTask | None = None,
     run_dir: Path | str | None = None,
     address: str = "local",
     resume: bool = False,
@@ -51,6 +53,8 @@ def run(
     Args:
         config: A path, the tables of a TOML file, or a `Config`.
         overrides: Values that replace those of the configuration.
+        task: A function `(data: DataSpec, **options) -> Task` in place of the configuration's task.
+            It may be defined in a notebook or a script: it is then pickled into the configuration.
         run_dir: Where to write; a new or empty directory. By default `runs/NAME-DATE-TIME`.
         address: `"local"` starts Ray on this machine and stops it at the end; `"auto"` or
             `"HOST:PORT"` uses a Ray cluster.
@@ -69,7 +73,7 @@ def run(
 
     if from_stored and not resume:
         raise UserMistake("from_stored is an option of resume: give resume=True as well")
-    checked, origin = _draft(config, overrides)
+    checked, origin = draft_of(config, overrides, task)
     chosen = None if run_dir is None else Path(run_dir)
     config, chosen, layout = enter(checked, origin, chosen, _now(), resume=resume, owned=True)
     with Interrupts() as interrupts:
@@ -91,6 +95,7 @@ def submit(
     overrides: Overrides | None = None,
     *,
     address: str,
+    task: MakeTask | None = None,
     working_dir: Path | str | None = None,
 ) -> Submission:
     """Hand a run over to a Ray cluster as a job, and return at once.
@@ -99,15 +104,18 @@ def submit(
         config: A path, the tables of a TOML file, or a `Config`.
         overrides: Values that replace those of the configuration.
         address: The cluster's job server, such as `"http://HEAD:8265"`.
-        working_dir: A folder to send along, with the code of your task.
+        task: A function in place of the configuration's task, as in `run`. The cluster must have
+            the same version of Python.
+        working_dir: A folder to send along, with the modules that your task imports.
 
     Raises:
-        UserMistake: The configuration is wrong, or the cluster refuses the job.
+        UserMistake: The task does not travel, the configuration is wrong, or the cluster refuses
+            the job.
     """
     from cluster.launch import job
 
     folder = None if working_dir is None else Path(working_dir)
-    checked, origin = _draft(config, overrides)
+    checked, origin = draft_of(config, overrides, task)
     accepted = checked.accepted(job.problems(address, folder))
     name = runs.name_of(accepted, origin, _now())
     return Submission(job.submit(accepted, name, address, folder))
@@ -135,16 +143,27 @@ class Submission:
         return follow(self.job, write)
 
 
-def _draft(config: ConfigLike, overrides: Overrides | None) -> tuple[Draft, Path]:
-    """Return the configuration with its problems, and the path that names the run."""
+def draft_of(
+    config: ConfigLike, overrides: Overrides | None, task: MakeTask | None
+) -> tuple[Draft, Path]:
+    """Return the configuration with its problems, and the path that names the run.
+
+    `task`: replaces the task of the configuration; None: keep that.
+
+    Errors: `UserMistake` if the file cannot be read, or the task does not travel.
+    """
     match config:
         case str() | Path():
-            return read(config, override_words(overrides)), Path(config)
+            tables: Mapping[str, Any] = tables_of(config)
+            origin, path = str(config), Path(config)
         case Config():
-            tables: Mapping[str, Any] = tomllib.loads(config.toml())
+            tables = tomllib.loads(config.toml())
+            origin, path = "configuration", Path("run")
         case _:
-            tables = config
-    return draft(tables, origin="configuration", overrides=override_words(overrides)), Path("run")
+            tables, origin, path = config, "configuration", Path("run")
+    if task is not None:
+        tables = with_task(tables, task)
+    return draft(tables, origin=origin, overrides=override_words(overrides)), path
 
 
 def override_words(overrides: Overrides | None) -> list[str]:

@@ -15,6 +15,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from islands.pickled_task import digest_of
+
 PACKAGES = ("coordinator", "islands", "cluster")
 """The packages of which a run consists; `source_sha256` covers these."""
 ALL_PACKAGES = (*PACKAGES, "archipelago")
@@ -44,6 +46,11 @@ def package_roots() -> dict[str, Path]:
 
 
 # --- the user's code ------------------------------------------------------------------------------
+
+
+def task_sha256(target: str | None, pickled: str | None) -> str:
+    """Return a digest of the user's task: `user_sha256`, or the digest of the pickled function."""
+    return user_sha256(target) if pickled is None else digest_of(pickled)
 
 
 @cache

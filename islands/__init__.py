@@ -3,6 +3,7 @@
 Modules:
 
     task              the user's task: initial parameters, loss and batches
+    pickled_task      a task's function as text, for tasks that are defined in a notebook
     model             the built-in transformer
     corpus            real text as a stream of tokens with a cursor
     corpus_reader     how a corpus is read from files, and which files are refused

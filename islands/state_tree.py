@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from coordinator.errors import UserMistake
+
+T = TypeVar("T")
 
 KEY, FROZEN = "key", "frozen"
 """The names of the arguments that a loss may have: the key of its step, and the frozen arrays."""
@@ -60,3 +64,30 @@ def own_path(path: str) -> str | None:
 def is_state(path: str) -> bool:
     """Return whether a path of this tree is that of a leaf of the state."""
     return path.startswith(f"{STATE}/")
+
+
+def in_one_tree(task: T) -> T:
+    """Return a task with parameters and state in one tree; a task without state is unchanged.
+
+    `task`: an `islands.task.Task`.
+
+    Errors: `UserMistake` if its `init` draws single leaves, as that of state does not.
+    """
+    given: Any = task
+    if given.init_state is None:
+        return task
+    if given.init_leaf is not None:
+        raise UserMistake(
+            f"task {given.name}: init_state and an init with `leaf` do not go together"
+        )
+    return replace(
+        given,
+        init=InitBoth(given.init, given.init_state),
+        loss=LossOfTree(given.loss),
+        eval_loss=None if given.eval_loss is None else LossOfTree(given.eval_loss),
+        stacked=lambda path: (own := own_path(path)) is not None and given.stacked(own),
+        embedding=lambda path: (own := own_path(path)) is not None and given.embedding(own),
+        sharding=lambda path, shape: (
+            None if (own := own_path(path)) is None else given.sharding(own, shape)
+        ),
+    )

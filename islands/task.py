@@ -2,7 +2,8 @@
 
 The rest is JAX's own vocabulary: parameters and batches are pytrees of arrays, and the loss is a
 pure function that can be jitted and differentiated. A task of your own is a function `(data:
-DataSpec, **options) -> Task`, named in the configuration as "module:attribute".
+DataSpec, **options) -> Task`, named in the configuration as "module:attribute", or given to the
+Python API as an object.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from islands import model
 from islands.corpus import Corpus, Stream
 from islands.corpus_reader import read_corpus
 from islands.model import ModelSpec
+from islands.pickled_task import load_pickled
 from islands.sources import DataSpec
-from islands.state_tree import InitBoth, LossOfTree, is_state, own_path
+from islands.state_tree import in_one_tree, is_state
 
 Params: TypeAlias = Any
 """A pytree of float32 arrays. `Any`, since a tree may nest dicts, tuples and classes freely."""
@@ -128,7 +130,7 @@ class Task:
     """
 
     def state(self, path: str) -> bool:
-        """Return whether a leaf is state, by its path in the tree of `in_one_tree`."""
+        """Return whether a leaf is state, by its path in the tree of `state_tree`."""
         return self.init_state is not None and is_state(path)
 
     @cached_property
@@ -214,13 +216,19 @@ def _loss_of(spec: ModelSpec) -> Callable[[Params, Batch], jax.Array]:
 
 
 def load_task(
-    preset: str | None, target: str | None, options: Mapping[str, Option], data: DataSpec
+    preset: str | None,
+    target: str | None,
+    options: Mapping[str, Option],
+    data: DataSpec,
+    pickled: str | None = None,
 ) -> Task:
     """Return the task of the table `[task]`: a preset of `PRESETS`, or a user's own function.
 
     A preset's options are the fields of `ModelSpec`; a target's are its own keyword arguments.
+    `pickled`: the function itself (`islands.pickled_task`); `target` is then only its name.
 
-    Errors: `UserMistake` if there is no such preset, module, attribute or option.
+    Errors: `UserMistake` if there is no such preset, module, attribute or option, or if the pickled
+    function cannot be loaded.
     """
     if (preset is None) == (target is None):
         raise UserMistake(
@@ -228,7 +236,7 @@ def load_task(
             f'("module:attribute"), exactly one: preset = {preset!r}, target = {target!r}'
         )
     if target is not None:
-        return _call(target, options, data)
+        return _call(target, options, data, pickled)
     if preset is None or preset not in PRESETS:
         raise UserMistake(f"task.preset = {preset!r}: {_nearest(str(preset), [*PRESETS])}")
     spec = PRESETS[preset]
@@ -252,7 +260,24 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     return (f"did you mean {near[0]!r}? " if near else "") + f"known are {', '.join(known)}"
 
 
-def _call(target: str, options: Mapping[str, Option], data: DataSpec) -> Task:
+def _call(target: str, options: Mapping[str, Option], data: DataSpec, pickled: str | None) -> Task:
+    make = _imported(target) if pickled is None else load_pickled(pickled, target)
+    try:
+        inspect.signature(make).bind(data, **options)
+    except (TypeError, ValueError) as error:  # ValueError: a callable without a signature
+        given = f"task.target = {target!r} with task.options {dict(options)}"
+        raise UserMistake(f"{given}: {error}") from error
+    task = make(data, **options)
+    if not isinstance(task, Task):
+        raise UserMistake(f"task.target = {target!r} returned {type(task).__name__}, not a Task")
+    return in_one_tree(task)
+
+
+def _imported(target: str) -> Callable[..., Any]:
+    """Return the attribute that `target` names, from its module.
+
+    Errors: `UserMistake` if there is no such module or attribute.
+    """
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
         raise UserMistake(f'task.target = {target!r}: write it as "module:attribute"')
@@ -263,38 +288,6 @@ def _call(target: str, options: Mapping[str, Option], data: DataSpec) -> Task:
             f"task.target = {target!r}: no module {error.name!r}: install it or set PYTHONPATH"
         ) from error
     try:
-        make = getattr(module, attribute)
-        inspect.signature(make).bind(data, **options)
-    except (AttributeError, TypeError) as error:
-        given = f"task.target = {target!r} with task.options {dict(options)}"
-        raise UserMistake(f"{given}: {error}") from error
-    task = make(data, **options)
-    if not isinstance(task, Task):
-        raise UserMistake(f"task.target = {target!r} returned {type(task).__name__}, not a Task")
-    return in_one_tree(task)
-
-
-def in_one_tree(task: Task) -> Task:
-    """Return the task with parameters and state in one tree; a task without state is unchanged.
-
-    Errors: `UserMistake` if its `init` draws single leaves, as that of state does not.
-    """
-    init_state = task.init_state
-    if init_state is None:
-        return task
-    if task.init_leaf is not None:
-        raise UserMistake(
-            f"task {task.name}: init_state and an init with `leaf` do not go together"
-        )
-    stacked, embedding, sharding = task.stacked, task.embedding, task.sharding
-    return replace(
-        task,
-        init=InitBoth(task.init, init_state),
-        loss=LossOfTree(task.loss),
-        eval_loss=None if task.eval_loss is None else LossOfTree(task.eval_loss),
-        stacked=lambda path: (own := own_path(path)) is not None and stacked(own),
-        embedding=lambda path: (own := own_path(path)) is not None and embedding(own),
-        sharding=lambda path, shape: (
-            None if (own := own_path(path)) is None else sharding(own, shape)
-        ),
-    )
+        return getattr(module, attribute)
+    except AttributeError as error:
+        raise UserMistake(f"task.target = {target!r}: {error}") from error

@@ -11,6 +11,7 @@ from cluster.config.field_check import FieldCheck, reads
 from cluster.config.modes import misfit, problems_of_ring, problems_of_streaming
 from cluster.config.problem_text import Problem
 from cluster.config.schema import Config
+from islands import pickled_task
 
 BUCKETS = ("s3", "gs", "gcs", "abfs", "abfss")
 """The schemes of the stores that pyarrow supports and that replace an object as a whole."""
@@ -25,6 +26,17 @@ def one_task(config: Config) -> Iterator[Problem]:
         yield Problem("task", 'names no task; give preset = "byte-1m", or a target')
     if config.task.preset is not None and config.task.target is not None:
         yield Problem("task", "preset and target are both given; keep one")
+
+
+@reads("task.pickled", "task.target")
+def pickled_task_is_whole(config: Config) -> Iterator[Problem]:
+    """Check that a pickled task is whole and has a name; nothing is unpickled."""
+    if (text := config.task.pickled) is None:
+        return
+    if (problem := pickled_task.problem_of(text)) is not None:
+        yield Problem("task.pickled", problem)
+    if config.task.target is None:
+        yield Problem("task.pickled", "needs task.target, the name of the function")
 
 
 @reads("data.tokens", "data.column")
@@ -117,6 +129,7 @@ def faults_happen(config: Config) -> Iterator[Problem]:
 
 CHECKS: tuple[FieldCheck, ...] = (
     one_task,
+    pickled_task_is_whole,
     tokens_have_column,
     sync_checks.fragments_fit,
     machine_checks.slices_are_of_tpus,

@@ -72,8 +72,15 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
 def read(path: Path | str, overrides: Sequence[str] = ()) -> Draft:
     """Read the file and apply the overrides, for a caller that has more to check.
 
-    Errors: `UserMistake` if the file cannot be read, is no TOML, or belongs to another command. The
-    draft holds other problems.
+    Errors: the errors of `tables_of`. The draft holds other problems.
+    """
+    return draft(tables_of(path), origin=str(path), overrides=overrides)
+
+
+def tables_of(path: Path | str) -> dict[str, Any]:
+    """Read the tables of a file, unchecked.
+
+    Errors: `UserMistake` if the file cannot be read, is no TOML, or belongs to another command.
     """
     path = Path(path)
     try:
@@ -92,7 +99,7 @@ def read(path: Path | str, overrides: Sequence[str] = ()) -> Draft:
         raise UserMistake(f"{path} is not valid TOML: {error}") from error
     if message := other_command(path, tables):
         raise UserMistake(message)
-    return draft(tables, origin=str(path), overrides=overrides)
+    return tables
 
 
 def _directory(path: Path) -> str:

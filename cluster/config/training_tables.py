@@ -59,6 +59,11 @@ class TaskConfig(Table):
     """Function that returns the user's task, as module:attribute."""
     options: dict[str, OptionValue] = Field(default={})
     """Keyword arguments of the task: numbers, text, true or false."""
+    pickled: Annotated[str, Field(min_length=1)] | None = None
+    """Function of `task=` of the Python API, pickled; `target` is then only its name.
+
+    It runs code of the configuration in every process of the run.
+    """
 
 
 class DataConfig(Table):

@@ -78,7 +78,7 @@ def reached(live: Live, within_s: float | None = CALL_TIMEOUT_S) -> Generator[As
     with redirect_stdout(sys.stderr):  # Ray prints news of its nodes, also at shutdown
         server = connect(live.address, live.namespace)
         try:
-            yield _asking(ray.get_actor(FLEET, namespace=live.namespace), within_s)
+            yield asking(ray.get_actor(FLEET, namespace=live.namespace), within_s)
         except ValueError as error:
             job = None if server is None else state_of_job(live.run, server)
             raise UserMistake(
@@ -90,7 +90,7 @@ def reached(live: Live, within_s: float | None = CALL_TIMEOUT_S) -> Generator[As
             ray.shutdown()
 
 
-def _asking(fleet: Actor, within_s: float | None = CALL_TIMEOUT_S) -> Asking:
+def asking(fleet: Actor, within_s: float | None = CALL_TIMEOUT_S) -> Asking:
     """Return a function that makes a call of the fleet and waits for its answer.
 
     Errors: `UserMistake` if the fleet has no such method; `Unreachable` for Ray's own errors.

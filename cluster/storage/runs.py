@@ -135,7 +135,7 @@ def resume(config: Config, run_dir: Path | None) -> Path:
         raise UserMistake(f"--resume: run {chosen} has ended; see {SUMMARY} in {ended_depots[0]}")
     new_settings = _binding(config)
     if changes := [
-        f"{key} was {old_settings[key]}, is {new_settings[key]}"
+        f"{key} was {old_settings[key]!s:.200}, is {new_settings[key]!s:.200}"
         for key in old_settings
         if old_settings[key] != new_settings[key]
     ]:

@@ -41,7 +41,7 @@ def data_spec(config: Config) -> DataSpec:
 def task_of(config: Config) -> Task:
     """Load the task that the configuration names; its data is read on first use."""
     task = config.task
-    return load_task(task.preset, task.target, task.options, data_spec(config))
+    return load_task(task.preset, task.target, task.options, data_spec(config), task.pickled)
 
 
 def mesh_of(machines: Machines) -> MeshShape:

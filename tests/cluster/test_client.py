@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.launch.client import _asking  # pyright: ignore[reportPrivateUsage]
+from cluster.launch.client import asking
 from coordinator.errors import UserMistake
 
 
@@ -18,4 +18,4 @@ def test_client_of_another_version_gets_a_clear_error() -> None:
 
     fleet: Any = SimpleNamespace(harm=SimpleNamespace(remote=remote))
     with pytest.raises(UserMistake, match=r"it is of another version than the run's, or cannot"):
-        _asking(fleet)(lambda there: there.harm.remote({"kind": "kill"}))
+        asking(fleet)(lambda there: there.harm.remote({"kind": "kill"}))

@@ -27,8 +27,8 @@ from islands.inner import Inner
 from islands.losses import evaluation_loss, frozen_of, training_loss
 from islands.model import ModelSpec
 from islands.randomness import Draws, key_of
-from islands.state_tree import named_arguments
-from islands.task import Batch, Params, Task, in_one_tree, language_model
+from islands.state_tree import in_one_tree, named_arguments
+from islands.task import Batch, Params, Task, language_model
 from islands.trainable import of_loss, shapes_of
 from tests.given import data_spec, optimizer_spec
 

@@ -14,7 +14,8 @@ import pytest
 from coordinator.errors import UserMistake
 from coordinator.protocol import Lease
 from islands.inner import Inner
-from islands.task import Task, in_one_tree, load_task
+from islands.state_tree import in_one_tree
+from islands.task import Task, load_task
 from islands.task_helpers import supervised_task, text_task
 from islands.trainable import of_loss, of_parameters, shapes_of
 from tests.given import data_spec, optimizer_spec, sums

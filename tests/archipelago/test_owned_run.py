@@ -1,0 +1,79 @@
+"""A run of the Python API before its start, and the parts that need no Ray."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import archipelago as ap
+from archipelago.child_process import child_environment
+from archipelago.run_handle import metrics_rows
+from archipelago.travelling_task import settings_of
+
+SOUND: dict[str, Any] = {"task": {"preset": "byte-tiny"}, "islands": [{"group": "local"}]}
+
+
+def test_wrong_configuration_is_refused_before_the_start() -> None:
+    with pytest.raises(ap.UserMistake, match=r"sync\.every"):
+        ap.Run(SOUND, {"sync.every": 0})
+    with pytest.raises(ap.UserMistake, match="from_stored is an option of resume"):
+        ap.Run(SOUND, from_stored=True)
+
+
+def test_methods_ask_for_a_start() -> None:
+    run = ap.Run(SOUND)
+    assert (run.live, run.run_dir) == (False, None)
+    assert run.callback_counts == {"dropped": 0, "failed": 0}
+    for method in (run.status, run.wait, run.stop, run.metrics, run.result, run.output):
+        with pytest.raises(ap.UserMistake, match=r"call start\(\) first"):
+            method()
+    with run:  # nothing was started, so there is nothing to wait for
+        pass
+
+
+def test_scale_names_a_group() -> None:
+    with pytest.raises(ap.UserMistake, match="name a group"):
+        ap.Run(SOUND).scale()
+
+
+def test_directory_in_use_is_refused_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ap.UserMistake, match="is not empty"):
+        ap.Run(SOUND, run_dir=tmp_path).start()
+
+
+def test_rows_of_metrics_are_flat_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert [*metrics_rows(path)] == []
+    path.write_text('{"t": 1, "figures": {"quorum": 2}, "islands": [{"island": "a"}]}\n{"t": ')
+    assert [*metrics_rows(path)] == [{"t": 1, "figures.quorum": 2, "islands": [{"island": "a"}]}]
+
+
+def test_child_imports_what_this_process_imports(tmp_path: Path) -> None:
+    sys.path.insert(0, str(tmp_path))
+    try:
+        environment = child_environment()
+    finally:
+        sys.path.remove(str(tmp_path))
+    paths = environment["PYTHONPATH"].split(os.pathsep)
+    assert paths[0] == str(tmp_path)
+    assert not [path for path in paths if path.endswith("site-packages")]
+    assert environment["JAX_PLATFORMS"] == os.environ.get("JAX_PLATFORMS", "cpu")
+
+
+def test_refusal_of_a_task_comes_from_the_constructor() -> None:
+    def unpicklable(data: ap.DataSpec) -> ap.Task:
+        return stream_of(data)
+
+    stream_of: Any = (each for each in ())
+    with pytest.raises(
+        ap.UserMistake,
+        match=r"variable stream_of \(generator\) cannot be pickled: cannot pickle 'generator'",
+    ):
+        ap.Run(SOUND, task=unpicklable)
+    with pytest.raises(ap.UserMistake, match="generator"):
+        settings_of(unpicklable)
