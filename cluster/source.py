@@ -47,20 +47,19 @@ def package_roots() -> dict[str, Path]:
 
 
 @cache
-def user_sha256(target: str | None) -> str:
-    """Return a digest of the user's own code behind `target`, "module:attribute" (16 hex digits).
+def user_sha256(*targets: str | None) -> str:
+    """Return a digest of the user's own code behind targets, "module:attribute" (16 hex digits).
 
-    The digest covers the whole package that `target` names, and every module of the user's that the
-    code imports by name. Call this before `target` is imported. The digest is empty if `target` is
-    None, or if nothing behind it is the user's own.
+    The digest covers the whole package that each target names, and every module of the user's that
+    the code imports by name. Call this before a target is imported. Targets of None do not count.
+    The digest is empty if nothing behind them is the user's own.
 
     Installed packages and Python's own modules are left out: their versions are known. File names
     and bytes count, not the folder that they are in. Nothing is imported. A module that cannot be
     found is left to the import to report.
     """
-    if target is None:
-        return ""
-    digest, pending, done = hashlib.sha256(), {_top(target.partition(":")[0])}, set[str]()
+    digest, done = hashlib.sha256(), set[str]()
+    pending = {_top(target.partition(":")[0]) for target in targets if target is not None}
     found: dict[str, bytes] = {}
     while pending:
         done.add(name := pending.pop())

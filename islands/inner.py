@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from coordinator.fragments import Flat, Piece
 from islands.flat_form import flat_form
 from islands.mesh import Devices, on_host
-from islands.optimizer import OptimizerSpec, direction
+from islands.optimizer import OptimizerSpec, direction, updated
 from islands.task import Batch, Params, Task
 from islands.windows import Lying
 
@@ -239,10 +239,8 @@ class Inner:
         self, state: InnerState, batch: Batch, clock: jax.Array
     ) -> tuple[InnerState, jax.Array]:
         loss, grads = jax.value_and_grad(self._task.loss)(state.params, batch)
-        updates, moments = self._direction.update(grads, state.opt_state, state.params)
-        rate = self._spec.rate(clock)
-        updates = jax.tree.map(lambda u: -rate * u, updates)
-        return InnerState(optax.apply_updates(state.params, updates), moments), loss
+        before = state.params, state.opt_state
+        return InnerState(*updated(self._spec, self._direction, grads, before, clock)), loss
 
 
 def _shapes(batch: Batch) -> Shapes:

@@ -13,14 +13,13 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cluster.allreduce.wire import buckets_of, padded
 from coordinator.codec import Wire
 from islands.inner import InnerState
-from islands.optimizer import OptimizerSpec, direction
+from islands.optimizer import OptimizerSpec, direction, updated
 from islands.task import Batch, Params, Task
 
 AXIS = "all"
@@ -162,10 +161,8 @@ class RingStep:
             for i, piece in zip(bucket, jnp.split(flat, cuts), strict=True):
                 leaves[i] = piece.reshape(self._shapes[i])
         grads = jax.tree.unflatten(self._structure, leaves)
-        updates, moments = self._direction.update(grads, state.opt_state, state.params)
-        rate = self._spec.rate(clock)
-        updates = jax.tree.map(lambda u: -rate * u, updates)
-        return InnerState(optax.apply_updates(state.params, updates), moments)
+        before = state.params, state.opt_state
+        return InnerState(*updated(self._spec, self._direction, grads, before, clock))
 
 
 def _all_finite(loss: jax.Array, buckets: list[jax.Array]) -> jax.Array:

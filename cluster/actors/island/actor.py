@@ -53,13 +53,13 @@ class IslandActor(BreakableIsland):
         self._calls = LearnerCalls(lambda: self._learner)
 
         def link() -> RayLink:
-            relievable, code = own_group.spares > 0, user_sha256(parsed_config.task.target)
+            code = user_sha256(*parsed_config.learner_code.values())
             return RayLink(
                 namespace,
                 self._cable,
                 seat,
                 holder_of(parsed_config),
-                relievable=relievable,
+                relievable=own_group.spares > 0,
                 code=code,
             )
 
