@@ -91,7 +91,7 @@ def _of_target(spec: OptimizerSpec, task: Task, *, merges: bool, shares: bool) -
 def _of_shapes(
     setting: str, target: optax.GradientTransformation, shapes: Params, *, merges: bool
 ) -> Iterator[str]:
-    """Yield what is wrong with the shapes and types of state and updates."""
+    """Yield what is wrong with the shapes and types of state and updates, each kind once."""
     state = asked(setting, lambda: jax.eval_shape(target.init, shapes), CALLED)
     updates, after = asked(
         setting, lambda: jax.eval_shape(target.update, shapes, state, shapes), CALLED
@@ -104,11 +104,13 @@ def _of_shapes(
                 f"{leaf_path(keys)} of its state is {_text(leaf)}, which cannot be given to a "
                 "learner that joins: hold numbers (of a random key, jax.random.key_data)"
             )
+            return
         elif not merges and np.dtype(leaf.dtype).kind not in "fiub":
             yield (
                 f"{leaf_path(keys)} of its state is {_text(leaf)}, which the snapshots of this "
                 "run.mode cannot hold: use float32"
             )
+            return
 
 
 def _of_trial(trial: Trial, *, merges: bool) -> Iterator[str]:

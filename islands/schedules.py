@@ -34,7 +34,7 @@ def cosine(step: jax.Array, warmup: int, horizon: int, floor: float) -> jax.Arra
 
 def wsd(step: jax.Array, warmup: int, horizon: int, floor: float, decay: float) -> jax.Array:
     """Return the share of the peak in "wsd", which falls over the last `decay` of the horizon."""
-    first = max(warmup, horizon - round(decay * horizon))
+    first = max(warmup, horizon - max(1, round(decay * horizon)))
     done = jnp.clip((step - first) / max(1, horizon - first), 0.0, 1.0)
     return 1 - (1 - floor) * done
 

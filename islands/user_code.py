@@ -51,12 +51,13 @@ def result_of(
     Errors: `UserMistake` if it does not take the options, needs others, or raises.
     """
     setting = f'{key} = "{target}" with options {dict(options)}'
-    if unknown := _unknown(function, options):
-        raise UserMistake(f"{setting}: {unknown}")
-    try:
-        inspect.signature(function).bind(**options)
-    except (TypeError, ValueError) as error:
-        raise UserMistake(f"{setting}: {error}") from error
+    if (signature := _signature(function)) is not None:
+        if unknown := _unknown([*signature.parameters.values()], options):
+            raise UserMistake(f"{setting}: {unknown}")
+        try:
+            signature.bind(**options)
+        except TypeError as error:
+            raise UserMistake(f"{setting}: {error}") from error
     return asked(f"{setting}:", lambda: function(**options))
 
 
@@ -95,12 +96,16 @@ def line_of(error: Exception, *ignored: str) -> str:
     return f" ({last.filename}:{last.lineno}, in {last.name})"
 
 
-def _unknown(function: Callable[..., Any], options: Mapping[str, Any]) -> str:
-    """Return which options the function does not take; empty if it takes them all."""
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    """Return a function's signature; None if it has none, as some functions in C."""
     try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # no signature is available
-        return ""
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+def _unknown(parameters: Sequence[inspect.Parameter], options: Mapping[str, Any]) -> str:
+    """Return which options are no parameters; empty if all are."""
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return ""
     known = [each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY]
