@@ -36,7 +36,7 @@ The value is from arXiv:2502.16982.
 class OptimizerSpec:
     """The table `[optimizer]`.
 
-    The rate grows linearly over `warmup_steps`, falls as `schedule` says to `floor_fraction` of its
+    The rate grows linearly over `warmup_steps`, falls by `schedule` to `floor_fraction` of its
     height at `horizon_steps`, and stays there.
     """
 

@@ -5,8 +5,8 @@ multiply them by the rate of the learner's clock; with `schedule = "target"` tha
 
 A schedule within a target follows a `count` in its state. The learner's clock takes the place of
 that count before each update, so that a learner that rejoins with fresh moments has the rate of the
-others. A `count` that stands beside moments is left as it is: it says how many steps are in these
-moments (Adam corrects their bias by it), and in fresh moments there are none.
+others. A `count` that stands beside moments is left as it is: it is the number of steps in
+these moments (Adam corrects their bias by it), and fresh moments have seen none.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def asked(setting: str, call: Callable[[], T], remedy: str = "") -> T:
 
 
 def raises(error: Exception) -> str:
-    """Return what an exception of the user's code says, and the line that raised it."""
+    """Return the message of an exception of the user's code, and the line that raised it."""
     lines = str(error).strip().splitlines() or [""]
     return f"raises {type(error).__name__}: {lines[0]}{line_of(error, OURS)}"
 

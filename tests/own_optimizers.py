@@ -29,7 +29,7 @@ def scheduled_adam(peak: float, steps: int) -> optax.GradientTransformation:
 
 def sgd_and_adam() -> optax.GradientTransformation:
     """Return an optimizer in which some moments are divided, and some parameters have none."""
-    rules = {"sgd": optax.sgd(1.0, 0.8), "adam": optax.adam(1.0, 0.9), "none": optax.sgd(1.0)}
+    rules: Any = {"sgd": optax.sgd(1.0, 0.8), "adam": optax.adam(1.0, 0.9), "none": optax.sgd(1.0)}
     return optax.partition(rules, {"w": "sgd", "v": "adam", "b": "none"})
 
 

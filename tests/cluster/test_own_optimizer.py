@@ -7,19 +7,28 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
 from archipelago.cli.run_header import header
 from cluster.actors.restart import code_changed
+from cluster.allreduce.ring_messages import TrainingPosition
+from cluster.allreduce.saved_state import RingState, load_state, save_state
+from cluster.allreduce.step import RingStep
 from cluster.config.load import load, parse, read
 from cluster.config.schema import Config
 from cluster.launch.preflight import enter
 from cluster.source import user_sha256
 from cluster.storage import runs
+from cluster.storage.folder import Folder
 from cluster.workers.assembly import optimizer_of
+from coordinator.codec import Wire
 from coordinator.errors import UserMistake
 from coordinator.fragments import Leaf, cut
+from islands.inner import InnerState
 from tests.given import LEAST, sums
+from tests.islands.test_optimizer_target import TASK, batches, init
 
 LION = {"target": "optax:lion", "options": {"learning_rate": 1.0}, "learning_rate": 3e-4}
 OWN_RATES = {"target": "mine:adam", "schedule": "target"}
@@ -87,6 +96,35 @@ def test_header_names_the_target_and_where_its_rate_comes_from() -> None:
     assert "optax:lion at learning rate 0.0003" in model(LION)
     assert "mine:adam at the rates of target" in model(OWN_RATES)
     assert "muon at learning rate 0.016" in model({})
+
+
+# --- summed gradients -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["optax:adafactor", "tests.own_optimizers:scheduled_adam"])
+def test_ring_continues_from_a_stored_state(tmp_path: Path, target: str) -> None:
+    adafactor = {"target": target, "options": {"learning_rate": 1.0}, "learning_rate": 1e-2}
+    adam = {"target": target, "options": {"peak": 1e-2, "steps": 9}, "schedule": "target"}
+    spec = optimizer_of(config_of(adafactor if "adafactor" in target else adam))
+    step = RingStep(TASK, spec, Wire.F32, 1)
+
+    def after(state: InnerState, first: int, last: int) -> InnerState:
+        for clock in range(first, last):
+            _, buckets = step.gradients(state, batches(6)[clock])
+            state = step.update(state, buckets, clock)
+        return state
+
+    state = after(step.start(init(0), None), 0, 4)
+    params, moments = ([np.array(x) for x in jax.tree.leaves(each)] for each in (
+        state.params, state.opt_state,
+    ))  # fmt: skip
+    save_state(depot := Folder(tmp_path), RingState(TrainingPosition(4), params, moments), 2)
+    kept = load_state(depot)
+    assert kept is not None
+    structure = jax.tree.structure(TASK.shapes)
+    back = step.start(jax.tree.unflatten(structure, list(kept.params)), kept.moments)
+    pairs = zip(*(jax.tree.leaves(after(each, 4, 6)) for each in (state, back)), strict=True)
+    assert all(np.array_equal(a, b) for a, b in pairs)
 
 
 # --- the user's code ------------------------------------------------------------------------------

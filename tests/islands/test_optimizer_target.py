@@ -51,9 +51,14 @@ LAYOUT = layout_of(TASK, 1)
 F0 = Fragment(0)
 
 
-def spec_of(target: str, schedule: str = "cosine", **options: float) -> OptimizerSpec:
-    table = {"learning_rate": 1e-2, "warmup_steps": 2, "horizon_steps": 12, "schedule": schedule}
-    return optimizer_spec(target=target, options=tuple(sorted(options.items())), **table)
+TABLE: dict[str, Any] = {"learning_rate": 1e-2, "warmup_steps": 2, "horizon_steps": 12}
+
+
+def spec_of(target: str, **options: Any) -> OptimizerSpec:
+    """Return a target with these options; `schedule` is none of them."""
+    schedule = options.pop("schedule", "cosine")
+    given = tuple(sorted(options.items()))
+    return optimizer_spec(target=target, options=given, schedule=schedule, **TABLE)
 
 
 def batches(number: int) -> list[np.ndarray]:
@@ -88,7 +93,7 @@ def plain(optimizer: optax.GradientTransformation, steps: int) -> Params:
 
 # --- steps ----------------------------------------------------------------------------------------
 
-FULL = {
+FULL: dict[str, tuple[Any, dict[str, Any]]] = {
     "optax:lion": (optax.lion, {"b1": 0.8}),
     "optax:adafactor": (optax.adafactor, {"momentum": 0.9}),
     "optax:sgd": (optax.sgd, {"momentum": 0.9}),
@@ -114,8 +119,7 @@ def test_an_object_is_a_target_too() -> None:
 
 
 def test_target_equal_to_adamw_gives_the_same_bits() -> None:
-    table = {"learning_rate": 1e-2, "warmup_steps": 2, "horizon_steps": 12}
-    ours, own = Inner(TASK, optimizer_spec(**table)), Inner(TASK, spec_of(f"{HERE}:adamw"))
+    ours, own = Inner(TASK, optimizer_spec(**TABLE)), Inner(TASK, spec_of(f"{HERE}:adamw"))
     states = [stepped(each, each.start(init(0)), 0, STEPS).params for each in (ours, own)]
     assert identical(*states)
 
@@ -125,7 +129,7 @@ def test_target_equal_to_adamw_gives_the_same_bits() -> None:
 
 def test_schedule_of_a_target_follows_the_clock_and_its_bias_correction_does_not() -> None:
     """A learner that rejoins at clock 7 with fresh moments takes Adam's first step, at rate 7."""
-    spec = spec_of(f"{HERE}:scheduled_adam", "target", peak=1e-2, steps=10)
+    spec = spec_of(f"{HERE}:scheduled_adam", schedule="target", peak=1e-2, steps=10)
     inner, batch = Inner(TASK, spec), batches(1)[0]
     state, _ = inner.step(inner.start(init(0)), batch, 7)
     gradients = jax.grad(loss)(init(0), batch)
@@ -134,12 +138,13 @@ def test_schedule_of_a_target_follows_the_clock_and_its_bias_correction_does_not
         np.testing.assert_allclose(state.params[name], wanted, rtol=1e-4, atol=1e-6)
     kept: Any = state.opt_state
     assert isinstance(kept, TargetState)
-    adam, by_schedule = kept.inner[0], kept.inner[1]
+    inner_state: Any = kept.inner
+    adam, by_schedule = inner_state
     assert (int(adam.count), int(by_schedule.count), int(kept.steps)) == (1, 8, 1)
 
 
 def test_own_schedule_gives_the_run_of_optax_if_clock_and_count_agree() -> None:
-    inner = Inner(TASK, spec_of(f"{HERE}:scheduled_adam", "target", peak=1e-2, steps=10))
+    inner = Inner(TASK, spec_of(f"{HERE}:scheduled_adam", schedule="target", peak=1e-2, steps=10))
     mine = stepped(inner, inner.start(init(0)), 0, STEPS).params
     theirs = plain(scheduled_adam(1e-2, 10), STEPS)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), mine, theirs)
@@ -208,7 +213,7 @@ def test_moments_of_a_mixture_are_found_part_by_part() -> None:
 
 
 def test_mean_replaces_the_moments_that_were_handed_in() -> None:
-    """The trace of SGD has no count of its own; ours says how many steps are in it."""
+    """The trace of SGD has no count of its own; `TargetState.steps` counts its steps."""
     beta, seen, tau = 0.8, 4, 2
     spec = spec_of("optax:sgd", learning_rate=1.0, momentum=beta)
     inner, port = Inner(TASK, spec), MomentsPort(TASK, LAYOUT, spec)
