@@ -10,7 +10,7 @@ import hashlib
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,26 +48,33 @@ def package_roots() -> dict[str, Path]:
 # --- the user's code ------------------------------------------------------------------------------
 
 
-def task_sha256(target: str | None, pickled: str | None) -> str:
-    """Return a digest of the user's task: `user_sha256`, or the digest of the pickled function."""
-    return user_sha256(target) if pickled is None else digest_of(pickled)
+def learner_sha256(code: Mapping[str, str], pickled: str | None) -> str:
+    """Return a digest of the user's code that an island runs.
+
+    `code`: targets by their keys in the configuration. A task that was `pickled` counts with the
+    pickle, and its target is only a name.
+    """
+    if pickled is None:
+        return user_sha256(*code.values())
+    digest = digest_of(pickled)
+    rest = user_sha256(*(target for key, target in code.items() if key != "task.target"))
+    return hashlib.sha256(f"{digest} {rest}".encode()).hexdigest()[:16] if rest else digest
 
 
 @cache
-def user_sha256(target: str | None) -> str:
-    """Return a digest of the user's own code behind `target`, "module:attribute" (16 hex digits).
+def user_sha256(*targets: str | None) -> str:
+    """Return a digest of the user's own code behind targets, "module:attribute" (16 hex digits).
 
-    The digest covers the whole package that `target` names, and every module of the user's that the
-    code imports by name. Call this before `target` is imported. The digest is empty if `target` is
-    None, or if nothing behind it is the user's own.
+    The digest covers the whole package that each target names, and every module of the user's that
+    the code imports by name. Call this before a target is imported. Targets of None do not count.
+    The digest is empty if nothing behind them is the user's own.
 
     Installed packages and Python's own modules are left out: their versions are known. File names
     and bytes count, not the folder that they are in. Nothing is imported. A module that cannot be
     found is left to the import to report.
     """
-    if target is None:
-        return ""
-    digest, pending, done = hashlib.sha256(), {_top(target.partition(":")[0])}, set[str]()
+    digest, done = hashlib.sha256(), set[str]()
+    pending = {_top(target.partition(":")[0]) for target in targets if target is not None}
     found: dict[str, bytes] = {}
     while pending:
         done.add(name := pending.pop())

@@ -20,7 +20,11 @@ Modules:
     randomness        the random key of each training step
     trainable         the checks of a task's shapes before it is trained
     inner             the compiled training step
-    optimizer         AdamW and Muon: the direction of a step
+    optimizer         AdamW and Muon: the direction of a step, and its rate
+    optimizer_target  an optimizer of the user's own, on the learner's clock
+    optimizer_checks  the checks of such an optimizer before it trains
+    schedules         cosine and wsd: the schedules of the rate
+    user_code         the user's code behind "module:attribute", found and called
     mesh_shape        how many devices an island has along each axis, and what fits
     mesh              an island's devices as a mesh, and the placement of its arrays
     adopt             how a fragment leaves the parameters, and how a newer one comes in
@@ -29,6 +33,7 @@ Modules:
     windows           which rows of which leaves are moved at a time
     encoder           the encoding of a delta, on the host or on the device
     exchange          both ends of a learner's wire: error feedback up, the public chain down
+    moment_search     which leaves of an optimizer's state are first moments
     moments           how first moments are shared with a fragment
     learner           one island's learner: joins, hands in, takes offers, gives moments
     learner_life      one life of a learner as a value

@@ -25,7 +25,7 @@ from islands.flat_form import flat_form
 from islands.gradients import gradients_of, with_state
 from islands.mesh import Devices, on_host
 from islands.named_arguments import NamedArguments, with_key
-from islands.optimizer import OptimizerSpec, direction
+from islands.optimizer import OptimizerSpec, direction, updated
 from islands.randomness import NO_DRAWS
 from islands.task import Batch, Params, Task
 from islands.windows import Lying
@@ -259,11 +259,9 @@ class Inner:
         self, state: InnerState, batch: Batch, clock: jax.Array, named: dict[str, Any]
     ) -> tuple[InnerState, jax.Array]:
         loss, grads, task_state = self._gradients(state.params, batch, with_key(named))
-        updates, moments = self._direction.update(grads, state.opt_state, state.params)
-        rate = self._spec.rate(clock)
-        updates = jax.tree.map(lambda u: -rate * u, updates)
-        params = with_state(optax.apply_updates(state.params, updates), task_state)
-        return InnerState(params, moments), loss
+        before = state.params, state.opt_state
+        params, moments = updated(self._spec, self._direction, grads, before, clock)
+        return InnerState(with_state(params, task_state), moments), loss
 
 
 def _shapes(batch: Batch) -> Shapes:

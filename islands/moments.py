@@ -18,24 +18,30 @@ fragment, dispatched at a step boundary, and do not wait; moments are donated to
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from numpy.typing import NDArray
 from optax import OptState
 
-from coordinator.fragments import Flat, Layout
+from coordinator.errors import UserMistake
+from coordinator.fragments import Flat, Layout, Piece
 from coordinator.protocol import Fragment
-from islands.flat_form import FlatForm, flat_form, within
+from islands.flat_form import FlatForm, flat_form
 from islands.mesh import Devices
+from islands.moment_search import moment_parts
 from islands.optimizer import OptimizerSpec, direction
-from islands.task import Params, Task, leaf_path
+from islands.task import Task
 from islands.windows import Lying
+
+NO_MOMENTS = (
+    'sync.moments = "mean": the state of {} has no first moment, a moving average of '
+    'gradients that islands could share; leave sync.moments at "own"'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,37 +64,38 @@ class MomentsPort:
 
         `devices`: the devices of parameters and moments; None: all of this process. The flat form
         is split over them as that of `FragmentPort` is.
+
+        Errors: `UserMistake` if the optimizer's state has no first moments.
         """
         self._devices = devices or Devices(task)
         like = jax.eval_shape(direction(spec, task).init, task.shapes)
-        parts = _parts_of(like)
-        self._decays = [_decay(spec, part) for part in parts]
-        found = {
-            path: (number, place)
-            for number, part in enumerate(parts)
-            for place, path in enumerate(_paths(part.mu))
-        }
-        self._where = [found[leaf.path] for leaf in layout.leaves]
-        self._touched = [sorted({each.leaf for each in pieces}) for pieces in layout.fragments]
+        parts = moment_parts(spec, task)
+        if not parts:
+            raise UserMistake(NO_MOMENTS.format(spec.target or spec.kind))
+        self._decays = [part.decay for part in parts]
+        self._joins = [part.alone for part in parts]
+        self._shared = [joins or not any(self._joins) for joins in self._joins]
+        self._ages = [part.age for part in parts]
+        self._aged = {number for part in parts if part.alone for number in part.counts}
+        found = {path: (k, n) for k, part in enumerate(parts) for path, n in part.leaves.items()}
         self._sizes, self._state_fragment = layout.sizes, layout.state_fragment
-        self._joins = [not isinstance(part, optax.ScaleByAdamState) for part in parts]
-        self._shared = [spec.kind == "adamw" or joins for joins in self._joins]
-        self._numbers = [[self._where[each.leaf][0] for each in x] for x in layout.fragments]
-        self._some = [any(self._shared[number] for number in x) for x in self._numbers]
-        everywhere, lying = self._devices.everywhere, _moments_of(self._devices.alike(like))
+        self._touched, self._some = list[list[int]](), list[bool]()
+        everywhere, lying = self._devices.everywhere, jax.tree.leaves(self._devices.alike(like))
         self._takes, self._puts = list[Any](), list[Any]()
-        for p, pieces in enumerate(layout.fragments):
-            touched = self._touched[p]
-            where = [lying[number][at] for number, at in self._places(Fragment(p))]
-            leaves = [
-                Lying(layout.leaves[i].shape, at) for i, at in zip(touched, where, strict=True)
-            ]
-            wanted = [self._shared[number] for number in self._numbers[p]]
-            form = flat_form(within(pieces, touched), leaves, self._devices, wanted)
-            numbers = np.array(self._numbers[p])
-            take = partial(self._take, form, numbers)
+        for pieces in layout.fragments:
+            touched = sorted({x.leaf for x in pieces if layout.leaves[x.leaf].path in found})
+            at = [found[layout.leaves[i].path][1] for i in touched]
+            of = [found.get(layout.leaves[x.leaf].path) for x in pieces]
+            numbers = [0 if each is None else each[0] for each in of]
+            wanted = [each is not None and self._shared[each[0]] for each in of]
+            self._touched.append(at)
+            self._some.append(any(wanted))
+            where = [lying[number] for number in at]
+            leaves = [Lying(layout.leaves[i].shape, x) for i, x in zip(touched, where, strict=True)]
+            form = flat_form(_within(pieces, touched), leaves, self._devices, wanted)
+            take = partial(self._take, form, np.array(numbers))
             self._takes.append(jax.jit(take, out_shardings=(self._devices.flat, everywhere)))
-            put = partial(self._put, form, numbers)
+            put = partial(self._put, form, np.array(numbers))
             self._puts.append(jax.jit(put, donate_argnums=0, out_shardings=where))
 
     def shares(self, p: Fragment) -> bool:
@@ -100,7 +107,7 @@ class MomentsPort:
 
         `state` is donated.
         """
-        for p in map(Fragment, range(len(self._takes))):
+        for p in (p for p in map(Fragment, range(len(self._takes))) if self.shares(p)):
             taken = self.take(state, p)
             state = self.put(state, p, taken.flat, taken)
 
@@ -116,7 +123,7 @@ class MomentsPort:
         """
         leaves, counts = self._of(state, p)
         fresh = self._puts[p](leaves, counts, mean, taken.flat, taken.counts)
-        return self._with(state, dict(zip(self._touched[p], fresh, strict=True)))
+        return _replaced(state, dict(zip(self._touched[p], fresh, strict=True)))
 
     def joined(self, state: OptState, shared: Mapping[Fragment, Flat], clock: int) -> OptState:
         """Return the fresh state of a learner joining at this clock, with the others' mean.
@@ -129,32 +136,20 @@ class MomentsPort:
         devices, everywhere = self._devices, self._devices.everywhere
         ages = np.array([clock if joins else 0 for joins in self._joins], np.int32)
         counts = devices.put(ages, everywhere)
-        old = [devices.put(age, everywhere) if age else None for age in ages]
-        state = _replaced(state, lambda number, part: part._replace(count=_or(old[number], part)))
+        aged = {n: devices.put(np.array(clock, np.int32), everywhere) for n in sorted(self._aged)}
+        state = _replaced(state, aged)
         for p, flat in shared.items():
+            if not self.shares(p):
+                continue
             size = self._sizes[p]
             nothing = Taken(devices.place_flat(np.zeros_like(flat), size), counts)
             state = self.put(state, p, devices.place_flat(flat, size), nothing)
         return state
 
-    def _places(self, p: Fragment) -> list[tuple[int, int]]:
-        """Return, for each leaf of the fragment, its part of the state, and its number there."""
-        return [self._where[leaf] for leaf in self._touched[p]]
-
     def _of(self, state: OptState, p: Fragment) -> tuple[list[jax.Array], list[jax.Array]]:
-        moments, counts = _moments_of(state), [part.count for part in _parts_of(state)]
-        return [moments[number][place] for number, place in self._places(p)], counts
-
-    def _with(self, state: OptState, fresh: Mapping[int, jax.Array]) -> OptState:
-        """Return the state with these leaves, by their number in the layout."""
-        by_place = {self._where[leaf]: moment for leaf, moment in fresh.items()}
-
-        def with_moments(number: int, part: Any) -> Any:
-            leaves, structure = jax.tree.flatten(part.mu)
-            moments = [by_place.get((number, place), leaf) for place, leaf in enumerate(leaves)]
-            return part._replace(mu=jax.tree.unflatten(structure, moments))
-
-        return _replaced(state, with_moments)
+        """Return the first moments of the fragment's leaves, and the age of each part."""
+        leaves = jax.tree.leaves(state)
+        return [leaves[n] for n in self._touched[p]], [leaves[n] for n in self._ages]
 
     def _take(
         self,
@@ -198,36 +193,16 @@ class MomentSharing:
         return self.port.shares(p) and (base + 1) % self.every == 0
 
 
-def _is_part(node: object) -> bool:
-    """Return whether this part of an optimizer's state has first moments."""
-    return hasattr(node, "mu") and hasattr(node, "count")
+def _within(pieces: Sequence[Piece], touched: Sequence[int]) -> list[Piece]:
+    """Return the pieces with their leaves counted among the touched ones.
+
+    A piece whose leaf has no first moment is never moved, and counts as one of the first leaf.
+    """
+    places = {leaf: place for place, leaf in enumerate(touched)}
+    return [replace(piece, leaf=places.get(piece.leaf, 0)) for piece in pieces]
 
 
-def _parts_of(state: OptState) -> list[Any]:
-    """Return the parts of an optimizer's state that have first moments, each with its count."""
-    return [each for each in jax.tree.leaves(state, is_leaf=_is_part) if _is_part(each)]
-
-
-def _moments_of(state: OptState) -> list[list[Any]]:
-    """Return the leaves of the first moments of each part."""
-    return [jax.tree.leaves(part.mu) for part in _parts_of(state)]
-
-
-def _replaced(state: OptState, change: Any) -> OptState:
-    """Return the state with each of these parts changed by `change(number, part)`."""
-    leaves, structure = jax.tree.flatten(state, is_leaf=_is_part)
-    numbers = iter(range(len(leaves)))
-    fresh = [change(next(numbers), each) if _is_part(each) else each for each in leaves]
-    return jax.tree.unflatten(structure, fresh)
-
-
-def _or(count: jax.Array | None, part: Any) -> Any:
-    return part.count if count is None else count
-
-
-def _paths(tree: Params) -> list[str]:
-    return [leaf_path(keys) for keys, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
-
-
-def _decay(spec: OptimizerSpec, part: Any) -> float:
-    return spec.b1 if isinstance(part, optax.ScaleByAdamState) else spec.momentum
+def _replaced(state: OptState, fresh: Mapping[int, jax.Array]) -> OptState:
+    """Return the state with these leaves, by their number."""
+    leaves, structure = jax.tree.flatten(state)
+    return jax.tree.unflatten(structure, [fresh.get(n, leaf) for n, leaf in enumerate(leaves)])

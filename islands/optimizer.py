@@ -1,5 +1,7 @@
 """The inner optimizer: the direction of a step, and its length.
 
+It is AdamW, Muon, or a target of the user's own (`islands.optimizer_target`).
+
 AdamW (arXiv:1711.05101) divides each gradient by its own noise, and an island's batch is noisier
 than the batches of all islands together: the smaller the batch, the shorter its steps. Muon (Jordan
 et al. 2024; arXiv:2502.16982) makes the momentum of each hidden matrix orthogonal, so that its
@@ -18,7 +20,9 @@ import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
-from islands.task import Params, Task, leaf_path
+from islands import schedules
+from islands.optimizer_target import descent, load_target
+from islands.task import Option, Params, Task, leaf_path
 
 OptimizerKind: TypeAlias = Literal["adamw", "muon"]
 MUON_RMS = 0.2
@@ -32,11 +36,20 @@ The value is from arXiv:2502.16982.
 class OptimizerSpec:
     """The table `[optimizer]`.
 
-    The rate grows linearly over `warmup_steps`, falls by half a cosine to `floor_fraction` of its
+    The rate grows linearly over `warmup_steps`, falls by `schedule` to `floor_fraction` of its
     height at `horizon_steps`, and stays there.
     """
 
     kind: OptimizerKind
+    """The built-in optimizer; it has no effect beside a target."""
+    target: str | None
+    """The user's own transformation in place of a built-in one, as module:attribute."""
+    options: tuple[tuple[str, Option], ...]
+    """Keyword arguments of the target."""
+    schedule: str
+    """"cosine", "wsd", "target" (the rate is 1), or the user's function, as module:attribute."""
+    decay_fraction: float
+    """The last part of the horizon, over which "wsd" falls."""
     learning_rate: float
     """The highest learning rate."""
     warmup_steps: int
@@ -62,17 +75,47 @@ class OptimizerSpec:
 
     def rate(self, clock: jax.typing.ArrayLike) -> jax.Array:
         """Return the learning rate of the step that starts at this clock, a float32 scalar."""
+        warmup, horizon, floor = self.warmup_steps, self.horizon_steps, self.floor_fraction
         step = jnp.asarray(clock, jnp.float32)
-        warm = jnp.minimum(1.0, (step + 1) / max(1, self.warmup_steps))
-        falling = max(1, self.horizon_steps - self.warmup_steps)
-        done = jnp.clip((step - self.warmup_steps) / falling, 0.0, 1.0)
-        cosine = 0.5 * (1 + jnp.cos(jnp.pi * done))
-        share = self.floor_fraction + (1 - self.floor_fraction) * cosine
-        return self.learning_rate * warm * share
+        match self.schedule:
+            case "cosine":
+                share = schedules.cosine(step, warmup, horizon, floor)
+            case "wsd":
+                share = schedules.wsd(step, warmup, horizon, floor, self.decay_fraction)
+            case schedules.OF_TARGET:
+                return jnp.ones((), jnp.float32)
+            case target:
+                return schedules.of_user(target, clock)
+        return self.learning_rate * schedules.warm_up(step, warmup) * share
 
 
-def direction(spec: OptimizerSpec, task: Task) -> optax.GradientTransformation:
-    """Return the transformation of gradients to the directions of the step, before the rate."""
+def updated(
+    spec: OptimizerSpec,
+    transformation: optax.GradientTransformationExtraArgs,
+    gradients: Params,
+    state: tuple[Params, optax.OptState],
+    clock: jax.Array,
+) -> tuple[Params, optax.OptState]:
+    """Return parameters and moments after one step, at the rate of this clock.
+
+    `transformation`: that of `direction`. `state`: parameters and moments before the step.
+    """
+    params, moments = state
+    directions, moments = transformation.update(gradients, moments, params, clock=clock)
+    rate = spec.rate(clock)
+    updates = jax.tree.map(lambda u: -rate * u, directions)
+    return optax.apply_updates(params, updates), moments
+
+
+def direction(spec: OptimizerSpec, task: Task) -> optax.GradientTransformationExtraArgs:
+    """Return the transformation of gradients to the directions of the step, before the rate.
+
+    A step goes against its direction. Updates take the learner's `clock` as a keyword argument.
+
+    Errors: `UserMistake` if there is no such target, or if it is no transformation.
+    """
+    if spec.target is not None:
+        return descent(load_target(spec.target, dict(spec.options)))
     clip = [optax.clip_by_global_norm(spec.clip_norm)] if spec.clip_norm else []
     by_adam = optax.scale_by_adam(spec.b1, spec.b2, spec.eps)
     if spec.kind == "adamw":
@@ -89,7 +132,8 @@ def direction(spec: OptimizerSpec, task: Task) -> optax.GradientTransformation:
         if spec.adamw_share != 1:
             others = optax.chain(by_adam, optax.scale(spec.adamw_share))
         scaled = optax.partition({"muon": _orthogonal(spec.momentum), "adamw": others}, kinds)
-    return optax.chain(*clip, scaled, optax.add_decayed_weights(spec.weight_decay))
+    chain = optax.chain(*clip, scaled, optax.add_decayed_weights(spec.weight_decay))
+    return optax.with_extra_args_support(chain)
 
 
 def is_matrix(task: Task, path: str, leaf: Any) -> bool:

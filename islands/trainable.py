@@ -6,10 +6,8 @@ JAX's own messages. The start of a run checks here first.
 
 from __future__ import annotations
 
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -21,6 +19,7 @@ from coordinator.errors import UserMistake
 from islands.losses import LossResult, evaluation_loss, frozen_of, training_loss
 from islands.state_tree import FROZEN, KEY, STATE, named_arguments
 from islands.task import Batch, Params, Task, leaf_path
+from islands.user_code import line_of
 
 Named: TypeAlias = tuple[str, Any]
 """A leaf's path, and its shape and dtype."""
@@ -243,22 +242,7 @@ def _traced(task: Task, name: str, call: Callable[[], T]) -> T:
     try:
         return call()
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
+        lines, line = str(error).strip().splitlines() or [""], line_of(error, __file__)
         raise UserMistake(
-            f"task {task.name}: {name} raises {type(error).__name__}: {lines[0]}{_line_of(error)}"
+            f"task {task.name}: {name} raises {type(error).__name__}: {lines[0]}{line}"
         ) from error
-
-
-def _line_of(error: Exception) -> str:
-    """Return the innermost line outside JAX and this module; a user's own before a library's."""
-    ignored = (__file__, str(Path(jax.__file__).parent))
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(ignored)
-    ]
-    user_frames = [frame for frame in frames if "site-packages" not in Path(frame.filename).parts]
-    if not frames:
-        return ""
-    last = (user_frames or frames)[-1]
-    return f" ({last.filename}:{last.lineno}, in {last.name})"

@@ -60,6 +60,10 @@ def data_spec(
 
 def optimizer_spec(kind: OptimizerKind = "adamw", **more: Any) -> OptimizerSpec:
     usual: dict[str, Any] = {
+        "target": None,
+        "options": (),
+        "schedule": "cosine",
+        "decay_fraction": 0.2,
         "learning_rate": 6e-3,
         "warmup_steps": 20,
         "floor_fraction": 0.1,

@@ -26,7 +26,7 @@ def header(config: Config, run_dir: Path, layout: Layout, *, resume: bool = Fals
     lines = {
         verb: f"{run.mode}, {run.steps} steps, seed {run.seed}",
         "model": f"{config.task.preset or config.task.target}, {layout.parameters:,} parameters, "
-        f"{optimizer.kind} at learning rate {optimizer.learning_rate:g}",
+        f"{_optimizer(optimizer)}",
         "data": f"{config.data.source}, windows of {config.data.window} tokens, "
         f"{config.data.heldout_percent:g} % held out",
         "islands": "; ".join(_group(group) for group in config.islands),
@@ -44,6 +44,14 @@ def header(config: Config, run_dir: Path, layout: Layout, *, resume: bool = Fals
         lines["changed"] = changed
     lines_shown = [f"{title:<{INDENT}}{_cut(text)}" for title, text in lines.items()]
     return [*lines_shown, f"{'config':<{INDENT}}{config.sha256[:12]} in {run_dir}"]
+
+
+def _optimizer(optimizer: OptimizerConfig) -> str:
+    """Return the inner optimizer, and where its rate comes from."""
+    name = optimizer.target or optimizer.kind
+    if optimizer.schedule in ("cosine", "wsd"):
+        return f"{name} at learning rate {optimizer.learning_rate:g}"
+    return f"{name} at the rates of {optimizer.schedule}"
 
 
 def changes(config: Config) -> Iterator[str]:

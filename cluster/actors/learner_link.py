@@ -70,7 +70,7 @@ class RayLink:
         """Connect a process in the run's namespace.
 
         `holder`: the name of the shard that holds each fragment. `relievable`: a spare may have
-        taken this process's island over. `code`: the digest of the task's code (`user_sha256`).
+        taken this process's island over. `code`: the digest of the user's code (`user_sha256`).
         `get`: pulls an object; None: `ray.get`.
         """
         self._actors, self._code = Directory(namespace), code

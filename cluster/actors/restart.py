@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from typing import NoReturn
 
 from cluster.source import source_sha256
 
 
-def code_changed(key: str, target: str | None, was: str, now: str) -> str | None:
+def code_changed(targets: Mapping[str, str | None], was: str, now: str) -> str | None:
     """Return why the code that the user plugged in is not the run's code; None if it is.
 
-    `was`, `now`: its `user_sha256` at the start of the run, and in the calling process.
+    `targets`: the keys that name the code, with their values. `was`, `now`: its `user_sha256` at
+    the start of the run, and in the calling process.
     """
     if now == was:
         return None
+    named = ", ".join(f"{key} = {target!r}" for key, target in targets.items())
     return (
-        f"the code of {key} = {target!r} is {now or 'gone'}, and was {was or 'none'} when the run "
+        f"the code of {named} is {now or 'gone'}, and was {was or 'none'} when the run "
         "began: put its files back, or end the run, since --resume uses the code that is there then"
     )
 

@@ -28,7 +28,7 @@ from cluster.actors.shard.actor import ShardActor
 from cluster.actors.syncer.actor import SyncerActor
 from cluster.config.schema import Config, IslandGroup
 from cluster.names import EVALUATOR, SYNCER, Seat, island_actor
-from cluster.source import task_sha256, user_sha256
+from cluster.source import learner_sha256, user_sha256
 from cluster.workers.environment import (
     CPU_ENV,
     KEEP_PAGES,
@@ -77,7 +77,7 @@ def start_syncer(config: Config, run: str, home: Home, run_dir: Path, owner: int
 
     `owner`: the number of the owner for its `Fence`; 0: ownership is not checked.
     """
-    code = task_sha256(config.task.target, config.task.pickled)
+    code = learner_sha256(config.learner_code, config.task.pickled)
     kind = RingActor if config.run.mode.sums_gradients else SyncerActor
     return _start(kind, SYNCER, home, {}).remote(
         config.model_dump_json(), run, home.namespace, str(run_dir), code, owner

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
@@ -25,7 +24,7 @@ from islands.gradients import gradients_of, with_state
 from islands.inner import NO_DRAW, InnerState
 from islands.losses import frozen_of
 from islands.named_arguments import with_key
-from islands.optimizer import OptimizerSpec, direction
+from islands.optimizer import OptimizerSpec, direction, updated
 from islands.state_tree import FROZEN, KEY, STATE, named_arguments
 from islands.task import Batch, Params, Task
 
@@ -194,11 +193,9 @@ class RingStep:
         if self._has_state:
             task_state = jax.tree.map(jnp.add, state.params[STATE], grads[STATE])
             grads = with_state(grads, jax.tree.map(jnp.zeros_like, task_state))
-        updates, moments = self._direction.update(grads, state.opt_state, state.params)
-        rate = self._spec.rate(clock)
-        updates = jax.tree.map(lambda u: -rate * u, updates)
-        params = with_state(optax.apply_updates(state.params, updates), task_state)
-        return InnerState(params, moments)
+        before = state.params, state.opt_state
+        params, moments = updated(self._spec, self._direction, grads, before, clock)
+        return InnerState(with_state(params, task_state), moments)
 
 
 def _all_finite(loss: jax.Array, buckets: list[jax.Array]) -> jax.Array:

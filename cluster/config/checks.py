@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
-from cluster.config import machine_checks, sync_checks
+from cluster.config import machine_checks, optimizer_checks, sync_checks
 from cluster.config.field_check import FieldCheck, reads
 from cluster.config.modes import misfit, problems_of_ring, problems_of_streaming
 from cluster.config.problem_text import Problem
@@ -79,17 +79,6 @@ def whole_tape_is_kept(config: Config) -> Iterator[Problem]:
         )
 
 
-@reads("optimizer.kind", "optimizer.adamw_share")
-def some_leaves_go_by_adamw(config: Config) -> Iterator[Problem]:
-    """Check that `adamw_share` is set only for Muon, where it has an effect."""
-    if config.optimizer.kind == "adamw" and config.optimizer.adamw_share != 1:
-        yield Problem(
-            "optimizer.adamw_share",
-            'is for the leaves beside those of kind = "muon"; with "adamw" all go by it: set '
-            "optimizer.learning_rate instead",
-        )
-
-
 @reads("islands")
 def some_islands(config: Config) -> Iterator[Problem]:
     """Check that the run has an island."""
@@ -145,7 +134,9 @@ CHECKS: tuple[FieldCheck, ...] = (
     sync_checks.shards_elsewhere_are_durable_there,
     sync_checks.quorum_exists,
     sync_checks.blend_has_alpha,
-    some_leaves_go_by_adamw,
+    optimizer_checks.one_inner_optimizer,
+    optimizer_checks.one_schedule,
+    optimizer_checks.some_leaves_go_by_adamw,
     sync_checks.kappa_is_of_rda,
     sync_checks.moments_are_shared,
     some_islands,

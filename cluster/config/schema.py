@@ -25,7 +25,7 @@ from cluster.config.training_tables import (
     SyncConfig,
     TaskConfig,
 )
-from cluster.config.values import Count, Every, Positive, every_value, with_a_rate
+from cluster.config.values import SCHEDULES, Count, Every, Positive, every_value, with_a_rate
 from coordinator.protocol import Island
 
 __all__ = [
@@ -138,6 +138,17 @@ class Config(Table):
         Errors: `StopIteration` if there is none.
         """
         return next(group for group in self.islands if group.group == name)
+
+    @property
+    def learner_code(self) -> dict[str, str]:
+        """The keys that name the user's code in a learner, with their targets."""
+        optimizer, schedule = self.optimizer, self.optimizer.schedule
+        found = {
+            "task.target": self.task.target,
+            "optimizer.target": optimizer.target,
+            "optimizer.schedule": None if schedule in SCHEDULES else schedule,
+        }
+        return {key: target for key, target in found.items() if target is not None}
 
     @property
     def island_names(self) -> tuple[Island, ...]:

@@ -31,6 +31,7 @@ from cluster.config.values import (
     grace_value,
     overlap_value,
     rate_value,
+    schedule_value,
 )
 from coordinator.codec import Wire
 
@@ -84,19 +85,34 @@ class DataConfig(Table):
 
 
 class OptimizerConfig(Table):
-    """The inner optimizer; its rate has a linear warm-up and a cosine decay to a floor."""
+    """The inner optimizer; its rate has a linear warm-up and decays to a floor."""
 
     kind: Literal["muon", "adamw"] = "muon"
     """Kind of optimizer.
 
     Muon applies to the matrices of hidden layers; AdamW to all other leaves.
     """
+    target: Annotated[str, Field(pattern=TARGET)] | None = None
+    """Optax transformation in place of `kind`, as module:attribute, for example "optax:lion".
+
+    The rate multiplies its updates, which are added to the parameters.
+    """
+    options: dict[str, OptionValue] = Field(default={})
+    """Keyword arguments of `target`."""
+    schedule: Annotated[str, BeforeValidator(schedule_value)] = "cosine"
+    """Schedule of the rate: "cosine", "wsd", "target", or a function as module:attribute.
+
+    "wsd" is warm-up, stable, decay. With "target" the rate is 1, and the target has its own. A
+    function gets the clock, a number of steps, and returns the rate.
+    """
+    decay_fraction: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """Last part of the run, over which "wsd" decays."""
     learning_rate: Positive = RATES["muon"]
-    """Peak learning rate; the default depends on the kind."""
+    """Peak learning rate; the default depends on the kind. A target needs one."""
     warmup_steps: Annotated[int, Field(ge=0)] = 20
     """Steps of the linear warm-up."""
     floor_fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """Floor of the cosine decay, as a fraction of the peak rate."""
+    """Floor of the decay, as a fraction of the peak rate."""
     b1: Share = 0.9
     """Decay rate of AdamW's first moment."""
     b2: Share = 0.99

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
@@ -23,6 +24,8 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(pattern=NAME, max_length=80)]
 GroupName = Annotated[str, Field(pattern=GROUP, max_length=40)]
+SCHEDULES = ("cosine", "wsd", "target")
+"""The names of the schedules of the inner learning rate."""
 RATES: Mapping[str, float] = {"muon": 16e-3, "adamw": 6e-3}
 """The default learning rates of the inner optimizers, as measured (docs/lab/ablations.md)."""
 
@@ -77,6 +80,14 @@ def rate_value(value: object) -> object:
         return float(value)
     why = 'must be "auto" or a number above 0'
     raise PydanticCustomError("rate", "{why}", {"why": why})
+
+
+def schedule_value(value: object) -> object:
+    """Validate a schedule: the name of one of ours, or the user's function."""
+    if value in SCHEDULES or (isinstance(value, str) and re.match(TARGET, value)):
+        return value
+    why = f"must be {', '.join(map(repr, SCHEDULES))} or look like module:attribute"
+    raise PydanticCustomError("schedule", "{why}", {"why": why.replace("'", '"')})
 
 
 def every_value(value: object) -> object:

@@ -2,7 +2,8 @@
 
 `config.load.read` checks a configuration by itself. This module checks it against the world: the
 run's directory, the user's code and the data. A check that needs an unsound part of the
-configuration is skipped. Nothing is computed, Ray is not started, and nothing is left behind.
+configuration is skipped. Only an optimizer of the user's own is tried for two steps; nothing else
+is computed, Ray is not started, and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from cluster.storage import runs
 from cluster.storage.layout import same_layout
 from cluster.storage.open_depot import depot_of
 from cluster.storage.stored_interval import with_stored_interval
-from cluster.workers.assembly import data_spec, mesh_of, task_of
+from cluster.workers.assembly import data_spec, mesh_of, optimizer_problems, task_of
 from cluster.workers.evaluator import EVALUATION_BATCH
 from coordinator.errors import UserMistake
 from coordinator.fragments import Layout, cut
@@ -146,6 +147,8 @@ def _layout(draft: Draft, found: _Found) -> Layout | None:
     if task is not None and (shapes := found.ask(lambda: shapes_of(task))) is not None:
         unfit = of_parameters(task, shapes)
         found.say(*unfit)
+        if not unfit and draft.sound("optimizer", "run.mode", "run.steps", "sync.moments"):
+            found.say(*optimizer_problems(config, task))
         if not unfit and draft.sound("sync.fragments"):
             layout = found.ask(lambda: _cut(config, task, shapes))
         if layout is not None and draft.sound("islands"):

@@ -28,6 +28,7 @@ from islands.mesh import Devices
 from islands.mesh_shape import MeshShape
 from islands.moments import MomentSharing, MomentsPort
 from islands.optimizer import OptimizerSpec
+from islands.optimizer_checks import of_optimizer
 from islands.prefetch import Prefetched
 from islands.sources import DataSpec
 from islands.task import Task, load_task
@@ -51,7 +52,15 @@ def mesh_of(machines: Machines) -> MeshShape:
 
 def optimizer_of(config: Config) -> OptimizerSpec:
     """Return the inner optimizer; the horizon of its schedule is the number of steps of the run."""
-    return OptimizerSpec(**config.optimizer.model_dump(), horizon_steps=config.run.steps)
+    table = config.optimizer.model_dump()
+    options = tuple(sorted(table.pop("options").items()))
+    return OptimizerSpec(**table, options=options, horizon_steps=config.run.steps)
+
+
+def optimizer_problems(config: Config, task: Task) -> list[str]:
+    """Return why the user's own optimizer or schedule cannot train this task; empty if it can."""
+    merges, shares = not config.run.mode.sums_gradients, config.sync.moments == "mean"
+    return of_optimizer(optimizer_of(config), task, merges=merges, shares=shares)
 
 
 @dataclass(frozen=True, slots=True)

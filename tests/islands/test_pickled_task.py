@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from cluster.config.load import parse
-from cluster.source import task_sha256
+from cluster.source import learner_sha256
 from cluster.workers.assembly import task_of
 from coordinator.errors import UserMistake
 from islands.model import ModelSpec
@@ -45,7 +45,7 @@ def test_configuration_with_a_pickled_task_makes_it_and_survives_toml() -> None:
     )
     assert task_of(config).name == "of a partial"
     assert parse_toml(config.toml()) == config
-    assert task_sha256(config.task.target, config.task.pickled) == digest_of(pickled)
+    assert learner_sha256(config.learner_code, config.task.pickled) == digest_of(pickled)
 
 
 def parse_toml(text: str):

@@ -158,6 +158,10 @@ def compiled(name: str) -> Measured:
 
 ADAMW = OptimizerSpec(
     kind="adamw",
+    target=None,
+    options=(),
+    schedule="cosine",
+    decay_fraction=0.2,
     learning_rate=1e-4,
     warmup_steps=20,
     floor_fraction=0.1,

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import jax
 
 from cluster.config.schema import Config
-from cluster.workers.assembly import optimizer_of, sharing_of, task_of
+from cluster.workers.assembly import optimizer_of, optimizer_problems, sharing_of, task_of
+from coordinator.errors import UserMistake
 from coordinator.fragments import Layout
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.inner import Inner
@@ -67,7 +68,11 @@ def inner_of(config: Config, task: Task) -> Inner:
 
     The step of a preset depends only on its options and the optimizer, so that runs with other
     seeds share it. A user's own task may depend on its data, and is compiled for each run.
+
+    Errors: `UserMistake` if the user's own optimizer cannot train the task.
     """
+    if problems := optimizer_problems(config, task):
+        raise UserMistake("\n".join(problems))
     spec = optimizer_of(config)
     if config.task.preset is None:
         return Inner(task, spec)

@@ -18,7 +18,7 @@ from cluster.actors.object_store.moment_pieces import MomentPieceRef
 from cluster.config.schema import Config
 from cluster.failures import Failure, Reason
 from cluster.names import Seat
-from cluster.source import task_sha256
+from cluster.source import learner_sha256
 from cluster.tasks import watch_process
 from cluster.transfers import Prepared
 from cluster.workers.island_process import IslandProcess
@@ -53,14 +53,13 @@ class IslandActor(BreakableIsland):
         self._calls = LearnerCalls(lambda: self._learner)
 
         def link() -> RayLink:
-            task = parsed_config.task
-            relievable, code = own_group.spares > 0, task_sha256(task.target, task.pickled)
+            code = learner_sha256(parsed_config.learner_code, parsed_config.task.pickled)
             return RayLink(
                 namespace,
                 self._cable,
                 seat,
                 holder_of(parsed_config),
-                relievable=relievable,
+                relievable=own_group.spares > 0,
                 code=code,
             )
 

@@ -57,7 +57,7 @@ class Conductor(Breakable):
     ) -> None:
         """Prepare the process; it recovers from the depot on the first call that needs it.
 
-        `code`: the digest of the task's code when the run began (`user_sha256`). `owner`: the
+        `code`: the digest of the user's code of learners when the run began. `owner`: the
         number of the run's owner, for its `Fence`.
         """
         setup_logging()
@@ -160,8 +160,7 @@ class Conductor(Breakable):
         """
         shell = await self._open()
         why = reason_to_refuse(self._config, event) or source_differs(source, "the conductor's")
-        target = self._config.task.target
-        if (why := why or code_changed("task.target", target, self._code, code)) is not None:
+        if (why := why or code_changed(self._config.learner_code, self._code, code)) is not None:
             logging.warning("refused: %s", why)
             shell.measures.refused(event.island, why)
             return Refused(event.island, why)

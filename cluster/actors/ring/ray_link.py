@@ -12,7 +12,7 @@ from cluster.allreduce.ring_messages import RingDecision, TrainingPosition
 from cluster.allreduce.saved_state import RingState
 from cluster.config.schema import Config
 from cluster.names import SYNCER, Seat, group_name, island_actor, seat_of
-from cluster.source import source_sha256, task_sha256
+from cluster.source import learner_sha256, source_sha256
 from coordinator.errors import Rejected, Unreachable
 from coordinator.protocol import Island, Join, Life, Refused, Report, Vitals
 
@@ -21,7 +21,7 @@ class RingRayLink(RayLink):
     """An island's link to the conductor; messages on progress are cumulative and not awaited."""
 
     def __init__(self, config: Config, namespace: str, seat: Seat) -> None:
-        code = task_sha256(config.task.target, config.task.pickled)
+        code = learner_sha256(config.learner_code, config.task.pickled)
         super().__init__(namespace, Cable(), seat, {}, relievable=False, code=code)
 
     def enter(self, island: Island) -> Life:

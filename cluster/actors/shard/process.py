@@ -90,7 +90,7 @@ class ShardProcess:
         Errors: `RunFailed` if its code has changed.
         """
         target = self._config.sync.outer.target
-        why = code_changed("sync.outer.target", target, self._code, user_sha256(target))
+        why = code_changed({"sync.outer.target": target}, self._code, user_sha256(target))
         if why is not None:
             raise RunFailed(why)
 

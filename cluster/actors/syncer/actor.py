@@ -47,7 +47,7 @@ class SyncerActor(Breakable):
     ) -> None:
         """Prepare the process; it recovers from the depot on the first call that needs it.
 
-        `code`: the digest of the task's code when the run began (`user_sha256`). `owner`: the
+        `code`: the digest of the user's code of learners when the run began. `owner`: the
         number of the run's owner, for its `Fence`.
         """
         setup_logging()

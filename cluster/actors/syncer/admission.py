@@ -15,7 +15,7 @@ class Admission:
     """Admission of islands to a run; the rules decide whether there is a place."""
 
     def __init__(self, config: Config, code: str) -> None:
-        """Admit processes whose task has the digest `code` of the run's begin (`user_sha256`)."""
+        """Admit processes whose user code has the digest `code`, that of the run's begin."""
         self._config, self._code = config, code
 
     def refusal(self, event: Join, source: str, code: str, measures: Measures) -> Refused | None:
@@ -27,9 +27,8 @@ class Admission:
         if (why := reason_to_refuse(self._config, event)) is not None:
             logging.warning("refused: %s", why)
             return Refused(event.island, why)
-        target = self._config.task.target
         why = source_differs(source, "the syncer's")
-        if (why := why or code_changed("task.target", target, self._code, code)) is None:
+        if (why := why or code_changed(self._config.learner_code, self._code, code)) is None:
             return None
         measures.refused(event.island, why)
         return Refused(event.island, why)
