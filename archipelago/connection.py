@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from archipelago.results import RunResult
 from cluster.status import RunStatus
@@ -14,6 +15,9 @@ from cluster.storage import runs
 from cluster.storage.files import read_figures
 from coordinator.errors import RunFailed, UserMistake
 from coordinator.protocol import Island
+
+if TYPE_CHECKING:
+    import numpy as np
 
 POLL_S = 0.5
 """Seconds between two looks at a run, while `Run.wait` waits for it."""
@@ -40,7 +44,7 @@ def connect(name: str | Path | None = None, *, address: str | None = None) -> Ru
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run, reached by its name: the commands `status`, `scale`, `drain`, `save`, `stop`.
+    """A run, reached by its name: `status`, `scale`, `drain`, `save`, `export`, `stop`.
 
     Every method raises `UserMistake` if the run cannot be reached or refuses.
     """
@@ -79,6 +83,34 @@ class Run:
         from cluster.launch.client import save
 
         return save(self._reached(), Path(path).expanduser().absolute())
+
+    def params(self, at: int | None = None) -> dict[str, np.ndarray]:
+        """Return the model, live or ended: float32 arrays by the paths of their leaves.
+
+        Args:
+            at: The step of the model; by default the newest one. A step other than 0 and the last
+                one needs `durability.keep_contributions`.
+        """
+        from cluster.launch.export import parameters
+
+        return parameters(self._found(), at, name=self._key())
+
+    def export(
+        self, path: Path | str, at: int | None = None, *, format: str = "safetensors"
+    ) -> str:
+        """Write the model to a new path as `archipelago export` does, and return that path.
+
+        Args:
+            path: A new folder, or for safetensors a new name that ends with `.safetensors`.
+            at: The step of the model; by default the newest one.
+            format: `"safetensors"` or `"orbax"`.
+        """
+        from cluster.launch.export import ExportFormat, export
+
+        if format not in (known := [*ExportFormat]):
+            raise UserMistake(f"format = {format!r}: not known; there are {', '.join(known)}")
+        kind = ExportFormat(format)
+        return export(self._found(), Path(path), at, kind, name=self._key()).path
 
     def stop(self) -> None:
         """Stop the run gracefully: all islands hand in their work, and it ends with its summary."""
@@ -122,6 +154,13 @@ class Run:
 
     def _key(self) -> str:
         return self.name if self.run_dir is None else str(self.run_dir)
+
+    def _found(self) -> runs.Live | Path:
+        """Return how to reach the run, or its directory if it has ended."""
+        found = runs.reach(self._key(), self.address)
+        if isinstance(found, runs.Live):
+            found.prepare()
+        return found
 
     def _reached(self) -> runs.Live:
         found = runs.reach(self._key(), self.address)

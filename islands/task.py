@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache, cached_property, partial
@@ -120,6 +120,27 @@ class Task:
         It is the method `leaf` of `init`, if that is an object that has one, else None.
         """
         return getattr(self.init, "leaf", None)
+
+    @property
+    def init_is_whole(self) -> bool:
+        """Whether `initial_leaves` holds all leaves at once: `init` cannot make single ones."""
+        return getattr(self.init, "whole", self.init_leaf is None)
+
+    def initial_leaves(self, seed: int) -> Iterator[Any]:
+        """Yield the leaves of `init(seed)` in their order, one at a time if the task can.
+
+        A loaded model is verified only at the end: use no leaf before the iterator has ended.
+
+        Errors: `UserMistake` if `init` reads a file that does not fit, or has changed.
+        """
+        loaded: Callable[[int], Iterator[Any]] | None = getattr(self.init, "initial_leaves", None)
+        if loaded is not None:
+            yield from loaded(seed)
+        elif (draw := self.init_leaf) is None:
+            yield from jax.tree.leaves(self.init(seed))
+        else:
+            for keys, _ in jax.tree_util.tree_flatten_with_path(self.shapes)[0]:
+                yield draw(leaf_path(keys), seed)
 
     def zeros(self) -> Params:
         """Return zero parameters of these shapes, on the host, for compilation."""

@@ -56,8 +56,7 @@ class RingStep:
         self._split = NamedSharding(Mesh(np.array(local_devices), (AXIS,)), PartitionSpec(AXIS))
         self._mesh = Mesh(np.array(ring), (AXIS,))
         self._direction = direction(spec, task)
-        template = jax.eval_shape(lambda: task.init(0))
-        leaves, self._structure = jax.tree.flatten(template)
+        leaves, self._structure = jax.tree.flatten(task.shapes)
         self._shapes = [leaf.shape for leaf in leaves]
         self.sizes = [leaf.size for leaf in leaves]
         self._buckets = buckets_of(self.sizes)

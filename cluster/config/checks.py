@@ -27,6 +27,19 @@ def one_task(config: Config) -> Iterator[Problem]:
         yield Problem("task", "preset and target are both given; keep one")
 
 
+@reads("task.init_from", "task.init_other_shapes", "task.init_sha256")
+def source_of_parameters_is_named(config: Config) -> Iterator[Problem]:
+    """Check that the keys about the source of the parameters have one."""
+    task = config.task
+    given = {
+        "init_other_shapes": task.init_other_shapes != "refuse",
+        "init_sha256": task.init_sha256 is not None,
+    }
+    if task.init_from is None:
+        for key in (key for key, is_given in given.items() if is_given):
+            yield Problem(f"task.{key}", "has no effect without task.init_from; name the source")
+
+
 @reads("data.tokens", "data.column")
 def tokens_have_column(config: Config) -> Iterator[Problem]:
     """Check that token ids have a Parquet column to come from."""
@@ -117,6 +130,7 @@ def faults_happen(config: Config) -> Iterator[Problem]:
 
 CHECKS: tuple[FieldCheck, ...] = (
     one_task,
+    source_of_parameters_is_named,
     tokens_have_column,
     sync_checks.fragments_fit,
     machine_checks.slices_are_of_tpus,
