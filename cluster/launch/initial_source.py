@@ -7,13 +7,14 @@ run's directory. A resumed run keeps the source in its stored configuration.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cluster.config.schema import Config
 from cluster.fleet.results import save_to
-from cluster.launch.run_model import RunModel, model_of
+from cluster.launch.run_model import model_of
 from cluster.storage import runs
 from cluster.storage.files import write_json
 from cluster.storage.layout import LAYOUT
@@ -56,12 +57,12 @@ def located(config: Config) -> Config:
         return _with(config, f"{kind}{Path(place).expanduser().absolute()}")
     run_dir, at = _found_run(given)
     try:
-        file = None if at is not None else model_of(run_dir).file
+        file = model_of(run_dir, at).file  # an impossible step is refused here
     except UserMistake as error:
         raise UserMistake(f"{KEY} = {given!r}: {error}") from error
     if file is not None:
         return _with(config, str(file))
-    return _with(config, f"{RUN}{run_dir}" + ("" if at is None else f"@{at}"))
+    return _with(config, _run_text(run_dir, at))
 
 
 def with_stored_source(config: Config, run_dir: Path | None) -> Config:
@@ -83,9 +84,11 @@ def with_stored_source(config: Config, run_dir: Path | None) -> Config:
     if stored.init_from is None:
         return config
     sha256 = config.task.init_sha256 or stored.init_sha256
-    if config.task.init_from.startswith(RUN):  # the first start has chosen a file
+    if not config.task.init_from.startswith(RUN):
+        return _with(located(config), None, sha256)
+    if _same_run(config.task.init_from, stored.init_from):  # the first start has chosen its file
         return _with(config, stored.init_from, sha256)
-    return _with(located(config), None, sha256)
+    return config
 
 
 def is_durable(config: Config, run_dir: Path) -> bool:
@@ -150,7 +153,7 @@ def begin(config: Config, run_dir: Path, leaves: Sequence[Leaf]) -> Config:
     if given.startswith(RUN):
         copy = run_dir.absolute() / COPY
         try:
-            model = _model(given)
+            model = model_of(*_found_run(given))
             save_to(copy, model.layout, model.public())
         except (UserMistake, OSError) as error:
             raise UserMistake(f"{KEY} = {given!r}: {error}") from error
@@ -176,6 +179,21 @@ def report(config: Config, leaves: Sequence[Leaf], given: str) -> Mapping[str, A
     }
 
 
+def _same_run(given: str, stored: str) -> bool:
+    """Return whether a run, as the user names it, is the one that this file has the model of."""
+    try:
+        run_dir, at = _found_run(given)
+    except UserMistake:
+        return False
+    if at is None and Path(stored).parent == run_dir:  # the file is the other run's own
+        return True
+    try:
+        first = json.loads((Path(stored).parent / REPORT).read_text())["init_from"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return first == _run_text(run_dir, at)
+
+
 def _found_run(given: str) -> tuple[Path, int | None]:
     """Return the directory of a run that is named as `run:NAME[@T]`, and T.
 
@@ -193,12 +211,13 @@ def _found_run(given: str) -> tuple[Path, int | None]:
         raise UserMistake(f"{KEY} = {given!r}: {error}") from error
 
 
-def _model(given: str) -> RunModel:
-    return model_of(*_found_run(given))
+def _run_text(run_dir: Path, at: int | None) -> str:
+    return f"{RUN}{run_dir}" + ("" if at is None else f"@{at}")
 
 
 def _leaves_of_run(given: str) -> Mapping[str, StoredLeaf]:
-    return {leaf.path: StoredLeaf(leaf.shape, "float32") for leaf in _model(given).layout.leaves}
+    layout = model_of(_found_run(given)[0]).layout
+    return {leaf.path: StoredLeaf(leaf.shape, "float32") for leaf in layout.leaves}
 
 
 def _with(config: Config, given: str | None, sha256: str | None = None) -> Config:

@@ -27,8 +27,8 @@ from cluster.storage.layout import load_layout
 from cluster.storage.model_file import NAME
 from cluster.storage.open_depot import depot_of
 from cluster.storage.playback import Playback, edition_of
-from cluster.storage.snapshots import beginning_of
-from cluster.storage.state_history import OtherRules, relive
+from cluster.storage.snapshots import beginning_of, load_snapshot
+from cluster.storage.state_history import OtherRules, ReplayedEvent, relive
 from coordinator.errors import UserMistake
 from coordinator.fragments import Flat, Layout, sew, take
 from coordinator.protocol import Fragment, Store, Version
@@ -80,10 +80,10 @@ def model_of(run_dir: Path, at: int | None = None) -> RunModel:
         layout = load_layout(depot)
         file = next((f for place in (run_dir, depot) if (f := _model_file(place))), None)
         if at is not None:
-            return RunModel(layout, None, lambda: _rebuilt(run_dir, config, layout, file, at))
+            return RunModel(layout, None, _at_step(run_dir, config, layout, file, at))
         if file is not None:
             return RunModel(layout, file, lambda: _from_file(file, layout))
-    except (Damaged, OSError) as error:
+    except (Damaged, OtherRules, OSError) as error:
         raise UserMistake(f"run {run_dir}: its model cannot be read: {error}") from error
     stored = _ring_state if config.run.mode.sums_gradients else _stored
     return RunModel(layout, None, lambda: stored(config, layout, depot))
@@ -128,8 +128,10 @@ def _ring_state(config: Config, layout: Layout, depot: Depot) -> Public:
         yield Version(0, state.held.step), take(layout, p, state.params)
 
 
-def _rebuilt(run_dir: Path, config: Config, layout: Layout, file: Path | None, at: int) -> Public:
-    """Yield the fragments as of a step.
+def _at_step(
+    run_dir: Path, config: Config, layout: Layout, file: Path | None, at: int
+) -> Callable[[], Public]:
+    """Return a function that yields the fragments as of a step.
 
     Errors: `UserMistake` if the step is out of range, or cannot be rebuilt.
     """
@@ -138,31 +140,51 @@ def _rebuilt(run_dir: Path, config: Config, layout: Layout, file: Path | None, a
             f'run {run_dir} is of run.mode = "{mode}", which has no tape of merges: only its '
             "newest model can be had; leave out the step"
         )
-    depot = depot_of(config, run_dir)
+    depot, kept = depot_of(config, run_dir), config.durability.keep_contributions
     if beginning_of(depot, layout.fingerprint) is not None:
         raise UserMistake(
             f"run {run_dir}: the beginning of its tape is gone (durability.keep_segments = "
             f"{config.durability.keep_segments}): only its newest model can be had"
         )
-    rule = rule_of(config, layout, edition_of(depot))
-    made, step, forgotten, is_last = RebuiltFragments(config, layout, depot), 0, False, True
-    for replayed in relive(rule, Playback(depot, layout.fingerprint)):
-        if replayed.after.t > at:
-            is_last = False
-            break
-        step = replayed.after.t
-        if not config.durability.keep_contributions:  # from its first merge on, it is unknown
-            forgotten = forgotten or any(isinstance(each, Store) for each in replayed.effects)
-        if not forgotten:
-            made.follow(replayed.event, replayed.effects)
-    if not 0 <= at <= step:
-        raise UserMistake(f"run {run_dir} has no step {at}: its steps are 0 to {step}")
-    if not forgotten:
+
+    def rebuilt() -> Public:
+        made = RebuiltFragments(config, layout, depot)
+        for each in _events(config, layout, depot):
+            if each.after.t > at:
+                break
+            made.follow(each.event, each.effects)
         return made.public()
-    if is_last and file is not None:
-        return _from_file(file, layout)
+
+    if kept and 0 <= at <= _known_step(depot, layout):
+        return rebuilt
+    last, first_merge = 0, None
+    for each in _events(config, layout, depot):
+        last = each.after.t
+        if first_merge is None and any(isinstance(effect, Store) for effect in each.effects):
+            first_merge = last
+    if not 0 <= at <= last:
+        raise UserMistake(f"run {run_dir} has no step {at}: its steps are 0 to {last}")
+    if kept or first_merge is None or at < first_merge:
+        return rebuilt
+    if at == last and file is not None:
+        return lambda: _from_file(file, layout)
     raise UserMistake(
         f"run {run_dir} has not kept what step {at} is rebuilt from: only its newest model and "
         "step 0 can be had; set durability.keep_contributions = true in a run of which you want "
         "other steps"
     )
+
+
+def _events(config: Config, layout: Layout, depot: Depot) -> Iterator[ReplayedEvent]:
+    """Yield the events of a run, from its beginning."""
+    rule = rule_of(config, layout, edition_of(depot))
+    return relive(rule, Playback(depot, layout.fingerprint))
+
+
+def _known_step(depot: Depot, layout: Layout) -> int:
+    """Return the step of the newest snapshot, which the run has got to; -1 if there is none."""
+    try:
+        snapshot = load_snapshot(depot, layout.fingerprint)
+    except Damaged:
+        return -1
+    return -1 if snapshot is None else snapshot.state.t
