@@ -36,11 +36,11 @@ print(json.dumps({"leaves": len(start), "moved": moved, "same": same}))
 
 def test_run_starts_from_the_step_of_another_run() -> None:
     with place() as here:
-        first, again = here.folder / "first", here.run_dir
-        keep = "durability.keep_contributions=true"
+        again, keep = here.run_dir, "durability.keep_contributions=true"
         steps = ("--set", "run.steps=24")
-        done = here.run("run", str(TINY), "--run-dir", str(first), "--set", keep, *steps, "--json")
+        done = here.run("run", str(TINY), "--run-dir", str(again), "--set", keep, *steps, "--json")
         assert done.code == 0, done.err
+        first = again.rename(here.folder / "first")  # the place watches the progress of one run
         source = f"task.init_from=run:{first}@16"
         done = here.run("run", str(TINY), "--run-dir", str(again), "--set", source, *steps)
         assert done.code == 0, done.err
