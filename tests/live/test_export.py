@@ -16,10 +16,10 @@ FROM_LIVE = """
 import json, sys, time
 import archipelago
 
-for attempt in range(600):
+for attempt in range(3000):
     try:
         run = archipelago.connect(sys.argv[1])
-        if run.live and run.status()["t"] >= 8:
+        if run.live and run.status()["merges"] >= 2:
             break
     except archipelago.UserMistake:
         pass
@@ -72,7 +72,7 @@ def test_live_run_gives_its_parameters() -> None:
         assert steered.code == 0, steered.err
         assert trained.code == 0, trained.err
         said = json.loads(steered.out.splitlines()[-1])
-        assert said["leaves"] == said["moved"] > 5
+        assert said["leaves"] >= said["moved"] > 0
         assert said["same"]
         live = load_file(f"{here.run_dir}-live.safetensors")
         assert len(live) == said["leaves"]
