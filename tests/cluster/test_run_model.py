@@ -138,17 +138,6 @@ def test_lost_contribution_is_named(ended: Played) -> None:
     assert lost.name in words
 
 
-def test_run_without_a_beginning_has_only_its_newest_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cluster.storage.tape.SEGMENT_BYTES", 1)  # each snapshot seals a segment
-    run = Played(tmp_path, CONFIG.replace("keep_contributions = true", "keep_segments = 2"))
-    run.to_the_end(STEPS, snapshot_every=4)
-    assert "the beginning of its tape is gone" in refused(tmp_path, 0)
-    newest = tuple(fragment.version for fragment in run.state.fragments)
-    assert same(model_of(tmp_path).parameters(), parameters_of(run, newest))
-
-
 def export(*arguments: object) -> int:
     with pytest.raises(SystemExit) as end:
         main(["export", *map(str, arguments)])
