@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from archipelago.run_handle import POLL_S, RunHandle
 from cluster.status import RunStatus
 from cluster.storage import runs
 from coordinator.errors import UserMistake
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def connect(name: str | Path | None = None, *, address: str | None = None) -> ConnectedRun:
@@ -73,6 +76,34 @@ class ConnectedRun(RunHandle):
         methods = {"scale": client.scale, "drain": client.drain, "save": client.save}
         return methods[call](self._reached(), argument)
 
+    def params(self, at: int | None = None) -> dict[str, np.ndarray]:
+        """Return the model, live or ended: float32 arrays by the paths of their leaves.
+
+        Args:
+            at: The step of the model; by default the newest one. A step other than 0 and the last
+                one needs `durability.keep_contributions`.
+        """
+        from cluster.launch.export import parameters
+
+        return parameters(self._found(), at, name=self._key())
+
+    def export(
+        self, path: Path | str, at: int | None = None, *, format: str = "safetensors"
+    ) -> str:
+        """Write the model to a new path as `archipelago export` does, and return that path.
+
+        Args:
+            path: A new folder, or for safetensors a new name that ends with `.safetensors`.
+            at: The step of the model; by default the newest one.
+            format: `"safetensors"` or `"orbax"`.
+        """
+        from cluster.launch.export import ExportFormat, export
+
+        if format not in (known := [*ExportFormat]):
+            raise UserMistake(f"format = {format!r}: not known; there are {', '.join(known)}")
+        kind = ExportFormat(format)
+        return export(self._found(), Path(path), at, kind, name=self._key()).path
+
     def stop(self) -> None:
         """Stop the run gracefully: all islands hand in their work, and it ends with its summary.
 
@@ -84,6 +115,13 @@ class ConnectedRun(RunHandle):
 
     def _key(self) -> str:
         return self._name if self._run_dir is None else str(self._run_dir)
+
+    def _found(self) -> runs.Live | Path:
+        """Return how to reach the run, or its directory if it has ended."""
+        found = runs.reach(self._key(), self.address)
+        if isinstance(found, runs.Live):
+            found.prepare()
+        return found
 
     def _reached(self) -> runs.Live:
         found = runs.reach(self._key(), self.address)

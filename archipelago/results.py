@@ -32,9 +32,10 @@ class RunResult:
 
     def parameters(self) -> dict[str, np.ndarray]:
         """Return the final model: float32 arrays by the paths of their leaves."""
-        from safetensors.numpy import load_file
+        from islands.parameter_files import SafetensorsFiles
 
-        return load_file(self.model_path)
+        source = SafetensorsFiles(self.model_path)  # or the files of its index
+        return {path: source.read(path) for path in source.leaves}
 
 
 @dataclass(frozen=True, slots=True)

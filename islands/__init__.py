@@ -5,6 +5,9 @@ Modules:
     task              the user's task: initial parameters, loss and batches
     pickled_task      a task's function as text, for tasks that are defined in a notebook
     model             the built-in transformer
+    initial_model     initial parameters from a file or a checkpoint in place of `init`
+    parameter_files   arrays by name, read one at a time from safetensors files
+    orbax_checkpoint  Orbax checkpoints, read and written
     corpus            real text as a stream of tokens with a cursor
     corpus_reader     how a corpus is read from files, and which files are refused
     sources           the sources of tokens: text, folders, Parquet, the standard library

@@ -8,9 +8,8 @@ Python API as an object.
 
 from __future__ import annotations
 
-import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache, cached_property, partial
@@ -29,6 +28,7 @@ from islands.model import ModelSpec
 from islands.pickled_task import load_pickled
 from islands.sources import DataSpec
 from islands.state_tree import in_one_tree, is_state
+from islands.user_code import attribute_of
 
 Params: TypeAlias = Any
 """A pytree of float32 arrays. `Any`, since a tree may nest dicts, tuples and classes freely."""
@@ -153,6 +153,27 @@ class Task:
         """
         return getattr(self.init, "leaf", None)
 
+    @property
+    def init_is_whole(self) -> bool:
+        """Whether `initial_leaves` holds all leaves at once: `init` cannot make single ones."""
+        return getattr(self.init, "whole", self.init_leaf is None)
+
+    def initial_leaves(self, seed: int) -> Iterator[Any]:
+        """Yield the leaves of `init(seed)` in their order, one at a time if the task can.
+
+        A loaded model is verified only at the end: use no leaf before the iterator has ended.
+
+        Errors: `UserMistake` if `init` reads a file that does not fit, or has changed.
+        """
+        loaded: Callable[[int], Iterator[Any]] | None = getattr(self.init, "initial_leaves", None)
+        if loaded is not None:
+            yield from loaded(seed)
+        elif (draw := self.init_leaf) is None:
+            yield from jax.tree.leaves(self.init(seed))
+        else:
+            for keys, _ in jax.tree_util.tree_flatten_with_path(self.shapes)[0]:
+                yield draw(leaf_path(keys), seed)
+
     def zeros(self) -> Params:
         """Return zero parameters of these shapes, on the host, for compilation."""
         return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.shapes)
@@ -261,7 +282,9 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 
 def _call(target: str, options: Mapping[str, Option], data: DataSpec, pickled: str | None) -> Task:
-    make = _imported(target) if pickled is None else load_pickled(pickled, target)
+    if not all(target.partition(":")[::2]):
+        raise UserMistake(f'task.target = {target!r}: write it as "module:attribute"')
+    make = attribute_of("task.target", target) if pickled is None else load_pickled(pickled, target)
     try:
         inspect.signature(make).bind(data, **options)
     except (TypeError, ValueError) as error:  # ValueError: a callable without a signature
@@ -271,23 +294,3 @@ def _call(target: str, options: Mapping[str, Option], data: DataSpec, pickled: s
     if not isinstance(task, Task):
         raise UserMistake(f"task.target = {target!r} returned {type(task).__name__}, not a Task")
     return in_one_tree(task)
-
-
-def _imported(target: str) -> Callable[..., Any]:
-    """Return the attribute that `target` names, from its module.
-
-    Errors: `UserMistake` if there is no such module or attribute.
-    """
-    module_name, _, attribute = target.partition(":")
-    if not module_name or not attribute:
-        raise UserMistake(f'task.target = {target!r}: write it as "module:attribute"')
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise UserMistake(
-            f"task.target = {target!r}: no module {error.name!r}: install it or set PYTHONPATH"
-        ) from error
-    try:
-        return getattr(module, attribute)
-    except AttributeError as error:
-        raise UserMistake(f"task.target = {target!r}: {error}") from error

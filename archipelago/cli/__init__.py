@@ -9,6 +9,7 @@ the result; it decides nothing. A command imports Ray and JAX only when it needs
     train            run, submit, and the job of a submitted run
     run_header       the lines that a run prints before it trains
     control          scale, drain, chaos, save, stop
+    export           export
     watch            status and top
     replay           replay
     simulate         simulate

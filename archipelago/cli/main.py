@@ -11,6 +11,7 @@ from typing import NoReturn
 from archipelago.cli.bench import bench
 from archipelago.cli.control import chaos, drain, save, scale, stop
 from archipelago.cli.doctor import doctor
+from archipelago.cli.export import export
 from archipelago.cli.options import FAILED, INTERRUPTED, MISTAKEN, app
 from archipelago.cli.planning import plan
 from archipelago.cli.replay import replay
@@ -23,8 +24,8 @@ from archipelago.cli.watch import status, top
 from coordinator.errors import ArchipelagoError, UserMistake
 
 for command in (
-    init, demo, run, submit, status, top, scale, drain, save, stop, chaos, replay, simulate, plan,
-    study, dashboards, doctor,
+    init, demo, run, submit, status, top, scale, drain, save, export, stop, chaos, replay, simulate,
+    plan, study, dashboards, doctor,
 ):  # fmt: skip
     app.command()(command)
 app.command(hidden=True)(job)

@@ -15,7 +15,10 @@ from coordinator.fragments import Layout
 MOST_LINES = 8
 """Lines of the header at most; `--verbose` prints the whole configuration after it."""
 INDENT = 9  # columns of a line's title
-SHOWN_ELSEWHERE = {"run.name", "run.dir", "run.mode", "run.seed", "run.steps", "task.preset"}
+SHOWN_ELSEWHERE = {
+    "run.name", "run.dir", "run.mode", "run.seed", "run.steps",
+    "task.preset", "task.init_from", "task.init_sha256",
+}  # fmt: skip
 """Keys whose values other lines of the header already show."""
 
 
@@ -52,6 +55,31 @@ def _optimizer(optimizer: OptimizerConfig) -> str:
     if optimizer.schedule in ("cosine", "wsd"):
         return f"{name} at learning rate {optimizer.learning_rate:g}"
     return f"{name} at the rates of {optimizer.schedule}"
+
+
+def initial_lines(config: Config, layout: Layout) -> list[str]:
+    """Return the report on the source of the parameters; empty if the task's `init` makes them."""
+    if (given := config.task.init_from) is None:
+        return []
+    from cluster.launch.initial_source import is_gone, matched
+    from islands.initial_model import shown
+
+    if is_gone(given):  # only a resumed run can start like this
+        return [
+            f"{'start':<{INDENT}}{given} is gone; the run has its initial model, and lacks only "
+            "initial_heldout_loss"
+        ]
+    found, digest = matched(config, layout.leaves), config.task.init_sha256
+    sha256 = "" if digest is None else f", sha256 {digest[:12]}"
+    kept = {
+        "kept from init": shown(found.missing),
+        "not used there": shown(found.unused),
+        "other shapes, kept from init": shown([*map(str, found.misfits)]),
+    }
+    first = f"{len(found.taken)} of {len(layout.leaves)} leaves from {given}{sha256}"
+    return [f"{'start':<{INDENT}}{first}"] + [
+        f"{'':<{INDENT}}{title}: {names}" for title, names in kept.items() if names != "none"
+    ]
 
 
 def changes(config: Config) -> Iterator[str]:

@@ -15,7 +15,7 @@ from rich.console import Console
 from archipelago.cli.display import Display
 from archipelago.cli.formatting import WIDTH
 from archipelago.cli.options import INTERRUPTED, ConfigPath, Json, Overrides, Verbose
-from archipelago.cli.run_header import header
+from archipelago.cli.run_header import header, initial_lines
 from archipelago.cli.tables import summary_table
 from cluster.storage import runs
 from cluster.storage.files import json_text
@@ -135,6 +135,10 @@ def train(
 
 def checked(config: Config, run_dir: Path, layout: Layout) -> Mapping[str, object]:
     """Return what `run --check --json` prints: what the run would be."""
+    from cluster.launch.initial_source import is_gone, report
+
+    given = config.task.init_from
+    init = None if given is None or is_gone(given) else report(config, layout.leaves, given)
     return {
         "ok": True,
         "run_dir": str(run_dir),
@@ -144,6 +148,7 @@ def checked(config: Config, run_dir: Path, layout: Layout) -> Mapping[str, objec
         "config_sha256": config.sha256,
         "parameters": layout.parameters,
         "islands": [*config.island_names],
+        "init": init,
     }
 
 
@@ -156,7 +161,7 @@ def _say_header(
     resume: bool = False,
     verbose: bool = False,
 ) -> None:
-    for line in header(config, run_dir, layout, resume=resume):
+    for line in (*header(config, run_dir, layout, resume=resume), *initial_lines(config, layout)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if verbose:
         console.print()

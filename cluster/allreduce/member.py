@@ -167,7 +167,7 @@ class RingMember:
         wire = self._config.sync.wire_up
         accumulate = self._group.accumulate
         step = RingStep(self._task, optimizer_of(self._config), wire, turn.members, accumulate)
-        tree = jax.tree.structure(jax.eval_shape(lambda: self._task.init(0)))
+        tree = jax.tree.structure(self._task.shapes)
         state = step.start(jax.tree.unflatten(tree, list(host.params)), host.moments)
         step.compile(state, self._task.heldout(self._group.batch_size)[0])
         with self._lock:

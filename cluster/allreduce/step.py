@@ -68,8 +68,7 @@ class RingStep:
         self._direction = direction(spec, task)
         self._loss, self._names = gradients_of(task, accumulate), named_arguments(task.loss)
         self._has_state = task.init_state is not None
-        template = jax.eval_shape(lambda: task.init(0))
-        leaves, self._structure = jax.tree.flatten(template)
+        leaves, self._structure = jax.tree.flatten(task.shapes)
         self._shapes = [leaf.shape for leaf in leaves]
         self.sizes = [leaf.size for leaf in leaves]
         self._buckets = buckets_of(self.sizes)

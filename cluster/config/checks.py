@@ -39,6 +39,19 @@ def pickled_task_is_whole(config: Config) -> Iterator[Problem]:
         yield Problem("task.pickled", "needs task.target, the name of the function")
 
 
+@reads("task.init_from", "task.init_other_shapes", "task.init_sha256")
+def source_of_parameters_is_named(config: Config) -> Iterator[Problem]:
+    """Check that the keys about the source of the parameters have one."""
+    task = config.task
+    given = {
+        "init_other_shapes": task.init_other_shapes != "refuse",
+        "init_sha256": task.init_sha256 is not None,
+    }
+    if task.init_from is None:
+        for key in (key for key, is_given in given.items() if is_given):
+            yield Problem(f"task.{key}", "has no effect without task.init_from; name the source")
+
+
 @reads("data.tokens", "data.column")
 def tokens_have_column(config: Config) -> Iterator[Problem]:
     """Check that token ids have a Parquet column to come from."""
@@ -119,6 +132,7 @@ def faults_happen(config: Config) -> Iterator[Problem]:
 CHECKS: tuple[FieldCheck, ...] = (
     one_task,
     pickled_task_is_whole,
+    source_of_parameters_is_named,
     tokens_have_column,
     sync_checks.fragments_fit,
     machine_checks.slices_are_of_tpus,

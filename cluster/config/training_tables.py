@@ -14,6 +14,7 @@ from cluster.config.values import (
     AUTO,
     LARGEST_SEED,
     RATES,
+    SHA256,
     TARGET,
     Amount,
     Count,
@@ -65,6 +66,19 @@ class TaskConfig(Table):
 
     It runs code of the configuration in every process of the run.
     """
+    init_from: Annotated[str, Field(min_length=1)] | None = None
+    """Source of the initial parameters, in place of the task's `init`.
+
+    "FILE.safetensors", "orbax:DIR", or "run:NAME[@T]": the model of a run, at step T. Default:
+    `init` makes them.
+    """
+    init_other_shapes: Literal["refuse", "skip"] = "refuse"
+    """Treatment of leaves that `init_from` has with another shape.
+
+    "refuse" to start, or "skip" them: keep those from `init`.
+    """
+    init_sha256: Annotated[str, Field(pattern=SHA256)] | None = None
+    """Digest that the leaves of `init_from` must have; a run that starts fills it in."""
 
 
 class DataConfig(Table):

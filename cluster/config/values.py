@@ -18,6 +18,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 GROUP = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 TOPOLOGY = r"^[1-9]\d*(x[1-9]\d*)+$"
 TARGET = r"^[\w.]+:[\w.]+$"
+SHA256 = r"^[0-9a-f]{64}$"
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

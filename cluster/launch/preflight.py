@@ -2,8 +2,8 @@
 
 `config.load.read` checks a configuration by itself. This module checks it against the world: the
 run's directory, the user's code and the data. A check that needs an unsound part of the
-configuration is skipped. Only an optimizer of the user's own is tried for two steps; nothing else
-is computed, Ray is not started, and nothing is left behind.
+configuration is skipped. Only the digest of a model to start from is computed, and an optimizer of
+the user's own is tried for two steps. Ray is not started, and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from cluster.config.interval_inputs import bounds_of
 from cluster.config.load import Draft
 from cluster.config.schema import Config, Machines
 from cluster.config.values import AUTO
+from cluster.launch.initial_source import checked, is_durable, located, with_stored_source
 from cluster.names import FLEET
 from cluster.package_guard import intruders
 from cluster.shard.build import outer_of
@@ -81,11 +82,14 @@ def enter(
         raise UserMistake("\n".join(foreign))
     found, chosen = _Found(), None
     if resume and not draft.problems:  # it compares the whole configuration with the run's
-        kept = found.ask(lambda: with_stored_interval(draft.config, run_dir))
+        given = draft.config
+        kept = found.ask(lambda: with_stored_source(with_stored_interval(given, run_dir), run_dir))
         draft = draft if kept is None else replace(draft, config=kept)
         chosen = found.ask(lambda: runs.resume(draft.config, run_dir))
     elif not resume and draft.sound("run.dir", "run.name", "durability.dir"):
         chosen = found.ask(lambda: runs.choose(draft.config, config_path, run_dir, now))
+    source = draft.config if resume else found.ask(lambda: located(draft.config))
+    draft = draft if source is None else replace(draft, config=source)
     config = draft.config
     if owned and any(fault.island == FLEET for fault in config.faults.plan):
         found.say(
@@ -95,6 +99,9 @@ def enter(
     if draft.sound("sync.outer"):
         found.ask(lambda: outer_of(config))
     layout = _layout(draft, found)
+    if source is not None and layout is not None and draft.sound("task"):
+        durable = resume and chosen is not None and is_durable(config, chosen)
+        config = found.ask(lambda: checked(source, layout.leaves, durable=durable)) or config
     draft.accepted([*found.problems])
     assert chosen is not None, "nothing is left out where nothing was found"
     assert layout is not None, "nothing is left out where nothing was found"
@@ -125,7 +132,7 @@ def _of_several_devices(config: Config, task: Task, layout: Layout) -> list[str]
         for problem in misfits(task, mesh_of(each))
     ]
     nbytes, several = 4 * layout.parameters, any(each.hosts > 1 for _, each in machines)
-    if several and task.init_leaf is None and nbytes > LARGEST_INIT_BYTES:
+    if several and nbytes > LARGEST_INIT_BYTES and task.init_is_whole:
         problems.append(
             f"task {task.name}: init makes {nbytes / 2**30:.2f} GiB at once, and several hosts "
             "are for models that no host has room for: at most "

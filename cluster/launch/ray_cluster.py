@@ -25,6 +25,7 @@ RAY_SETTINGS = {
     "RAY_object_manager_pull_timeout_ms": "120000",  # else slow links transfer each object twice
     "RAY_timeout_ms_task_wait_for_death_info": "100",  # else a caller learns of a death after 2 s
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_USE_UVLOOP": "0",  # Orbax brings uvloop: an extra must not change the actors' event loop
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 STARTS = 2

@@ -27,6 +27,7 @@ from cluster.launch.auto_interval import settle
 from cluster.launch.cluster_checks import region_problems
 from cluster.launch.exit_message import last_words, resume_hint
 from cluster.launch.hub_links import address_of
+from cluster.launch.initial_source import begin
 from cluster.launch.interrupts import Interrupts
 from cluster.launch.link_check import PaceWatch, watched
 from cluster.launch.ray_cluster import Stores, check_room, cluster_of
@@ -86,6 +87,7 @@ def run(
         _name_is_free(run_dir.name, namespace)
         config, watch = _settled(config, layout, address, say, interrupts)
         run_dir.mkdir(parents=True, exist_ok=True)
+        config = config if resumes else begin(config, run_dir, layout.leaves)
         # Ray's driver prints news of its nodes: keep it in a file, off a terminal that shows a
         # table and off a stream from which a script reads JSON.
         log_file = stack.enter_context((run_dir / "ray.log").open("a", buffering=1))
@@ -122,6 +124,7 @@ def keep_as_job(
         _name_is_free(run_dir.name, namespace)
         config, watch = _settled(config, layout, "auto", say, interrupts)
         run_dir.mkdir(parents=True, exist_ok=True)
+        config = begin(config, run_dir, layout.leaves)
         home = Home(namespace, detached=True)
         fleet = start_fleet(config, run_dir.absolute(), home, _auth())
         return follow(fleet, config, _both(show, watch), interrupts)

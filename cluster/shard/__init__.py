@@ -15,6 +15,7 @@ imports Ray, and the numerical work is done by `coordinator`.
     files           the files in the run's depot, or no files at all
     storing_thread  when a version is stored, and the thread that stores it, beside gate and merge
     build           a shard and its outer optimizer, built from a configuration
+    rebuild         the fragments of a run, rebuilt from its tape and the kept contributions
     outer_optax     any optax transformation as outer optimizer
     arrivals        how long publications took to reach the learners
     fates           what became of contributions, for learners that are asked for more

@@ -5,6 +5,9 @@ RUN_FILES = {
     "summary.json": "Every figure of the run; written at its end.",
     "model.safetensors": "The final parameters: float32 arrays by the paths of their leaves. "
     "A model above 5 GB is in parts with `model.safetensors.index.json`.",
+    "init.json": "The leaves that `task.init_from` has given, with their digest.",
+    "initial.safetensors": "The model of another run from which this one started; only with "
+    '`task.init_from = "run:NAME@T"`, or with a run that had not ended.',
     "metrics.jsonl": "One status per line, every `monitor.refresh_s` seconds; older lines are "
     "thinned out above `monitor.metrics_mb`.",
     "ray.log": "Log lines of Ray's processes.",

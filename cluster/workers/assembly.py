@@ -21,6 +21,7 @@ from islands.encoder import OnDevice
 from islands.hosts.follower import Follower
 from islands.hosts.lead import Lead
 from islands.hosts.orders import Order, Word
+from islands.initial_model import OtherShapes, started_from
 from islands.inner import Inner
 from islands.learner import Learner
 from islands.link import LearnerSettings, Link
@@ -40,9 +41,25 @@ def data_spec(config: Config) -> DataSpec:
 
 
 def task_of(config: Config) -> Task:
-    """Load the task that the configuration names; its data is read on first use."""
+    """Load the task that the configuration names; its data is read on first use.
+
+    So is the file or checkpoint of `task.init_from`, if the parameters come from one.
+    """
+    return started(own_task_of(config), config)
+
+
+def own_task_of(config: Config) -> Task:
+    """Load the task as its author made it, with the parameters of its own `init`."""
     task = config.task
     return load_task(task.preset, task.target, task.options, data_spec(config), task.pickled)
+
+
+def started(task: Task, config: Config) -> Task:
+    """Return the task with the initial parameters that the configuration names."""
+    if (given := config.task.init_from) is None:
+        return task
+    rule = OtherShapes(config.task.init_other_shapes)
+    return started_from(task, given, config.task.init_sha256, rule)
 
 
 def mesh_of(machines: Machines) -> MeshShape:

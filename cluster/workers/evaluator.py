@@ -112,7 +112,10 @@ class Evaluator:
         return self._layout
 
     def initial(self) -> list[Flat]:
-        """Return the run's initial model, drawn from its seed, as fragments."""
+        """Return the run's initial model, as fragments.
+
+        Errors: `UserMistake` if it comes from a file (`task.init_from`) that has changed.
+        """
         flats = [np.empty(size, np.float32) for size in self._layout.sizes]
         for number, leaf in enumerate(self._leaves):  # room for one leaf beside the fragments
             put_leaf(self._layout, number, leaf, flats)
@@ -164,11 +167,7 @@ class Evaluator:
     @property
     def _leaves(self) -> Iterator[NDArray[np.float32]]:
         """The leaves of the initial model, drawn one by one if the task can."""
-        seed, draw = self._config.run.seed, self._task.init_leaf
-        if draw is None:
-            yield from map(np.asarray, jax.tree.leaves(self._task.init(seed)))
-        else:
-            yield from (np.asarray(draw(leaf.path, seed)) for leaf in self._layout.leaves)
+        return map(np.asarray, self._task.initial_leaves(self._config.run.seed))
 
     # --- losses -----------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from archipelago.lab.checks.replay import replay
+from cluster.launch.run_model import model_of
 from cluster.storage.depot import Grown
 from cluster.storage.folder import Folder
 from cluster.storage.format import FORMAT, Damaged
@@ -23,7 +24,7 @@ from cluster.storage.state_history import OtherRules
 from cluster.storage.tape import ROW, Tape
 from cluster.syncer.restore import come_back
 from coordinator.errors import UserMistake
-from coordinator.protocol import Tick
+from coordinator.protocol import Fragment, Tick
 from coordinator.state import EDITION
 from coordinator.tape import freeze
 from tests.cluster.played import CONFIG, Played
@@ -200,6 +201,16 @@ def test_old_segments_are_deleted_and_replay_reports_where_it_begins(tmp_path: P
         (tmp_path / name).write_text(text.replace("rules", "rulez"))
     with pytest.raises(Damaged, match="is not as it was written"):
         replay(tmp_path)
+
+
+def test_run_without_a_beginning_has_only_its_newest_model(tmp_path: Path) -> None:
+    run = Played(tmp_path, CONFIG.replace("keep_contributions = true", "keep_segments = 2"))
+    run.to_the_end(24, snapshot_every=4)
+    with pytest.raises(UserMistake, match="the beginning of its tape is gone"):
+        model_of(tmp_path, 0)
+    newest = [run.history[Fragment(p), each.version] for p, each in enumerate(run.state.fragments)]
+    found = [flat.tolist() for _, flat in model_of(tmp_path).public()]
+    assert found == [arrays.public.tolist() for arrays in newest]
 
 
 def test_all_segments_are_kept_by_default(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ with ap.Run(CONFIG, ENDLESS, task=make, run_dir=RUN_DIR, on_merge=stuck) as run:
     other = ap.connect(RUN_DIR).status()["run"]
     rows = run.metrics()
     run.save(RUN_DIR + "/now.safetensors")
+    leaves = len(run.params())
     run.stop()
 print(json.dumps({
     "refused": refused, "start_s": start_s, "first": first, "seen": len(seen), "unknown": unknown,

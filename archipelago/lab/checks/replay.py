@@ -9,42 +9,21 @@ event by event.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from archipelago.lab.checks.facts import Truth, Violation
 from archipelago.lab.checks.judge import InvariantJudge
 from cluster.config.load import load
 from cluster.config.rule import rule_of
-from cluster.config.schema import Config
-from cluster.shard.build import shard_over
-from cluster.shard.files import NoFiles
-from cluster.storage.contributions import load_contribution
-from cluster.storage.depot import Depot
+from cluster.shard.rebuild import RebuiltFragments
 from cluster.storage.format import Damaged
-from cluster.storage.fragments import Arrays, FragmentStore
 from cluster.storage.layout import load_layout
-from cluster.storage.model_file import fingerprint
 from cluster.storage.open_depot import depot_of
 from cluster.storage.playback import Playback, edition_of
 from cluster.storage.runs import SUMMARY
 from cluster.storage.snapshots import beginning_of, load_snapshot
 from cluster.storage.state_history import OtherRules, ReplayedEvent, relive
 from coordinator.errors import UserMistake
-from coordinator.fragments import Layout
-from coordinator.protocol import (
-    Effect,
-    Event,
-    Fragment,
-    Merge,
-    Publish,
-    Resume,
-    ShardBack,
-    Store,
-    Version,
-)
 from coordinator.state import initial
 
 
@@ -83,7 +62,9 @@ def replay(run_dir: Path) -> dict[str, object]:
     first = beginning_of(depot, layout.fingerprint)
     began, place = (0, None) if first is None else (first.seq, first.place)
     played = Playback(depot, layout.fingerprint, began, place)
-    arrays = _Arrays(config, layout, depot) if config.durability.keep_contributions else None
+    arrays = (
+        RebuiltFragments(config, layout, depot) if config.durability.keep_contributions else None
+    )
     kept = load_snapshot(depot, layout.fingerprint)
     checks: dict[str, bool] = {}
     judge, violated = InvariantJudge(rule, Truth()), None
@@ -135,84 +116,3 @@ def _reported_digest(summary: Path) -> str:
         return json.loads(summary.read_text())["global_sha256"]
     except (ValueError, KeyError, TypeError) as error:
         raise Damaged(f"{summary.name} cannot be read: {error!r}") from error
-
-
-class _Arrays:
-    """The arrays of a replayed run, rebuilt from the first versions and the kept contributions."""
-
-    def __init__(self, config: Config, layout: Layout, depot: Depot) -> None:
-        self._depot, self._layout = depot, layout
-        store = FragmentStore(depot, layout, keep=config.durability.keep_snapshots)
-        self._fragments = [Fragment(p) for p in range(len(layout.fragments))]
-        self._files = _Past(store)
-        self._shard = shard_over(config, lambda: (layout, self._files), map)
-        self._shard.seed({p: _first(store, p) for p in self._fragments})
-        self._ordered: dict[Fragment, Merge] = {}
-
-    def follow(self, event: Event, effects: tuple[Effect, ...]) -> None:
-        """Repeat the shard's actions for this event and its effects."""
-        if isinstance(event, Resume):
-            versions = zip(self._fragments, event.versions, strict=True)
-            self._shard.recover(dict(versions), event.generation)
-        if isinstance(event, ShardBack):
-            versions = {p: self._shard.version(p) for p in event.fragments}
-            self._shard.recover(versions, self._shard.generation)
-        for effect in effects:
-            if isinstance(effect, Merge):
-                self._ordered[effect.fragment] = effect
-            if isinstance(effect, Store):  # only now is the merge known to have succeeded
-                self._merge(self._ordered.pop(effect.fragment))
-            if isinstance(effect, Publish):
-                self._shard.publish(effect)
-
-    def _merge(self, order: Merge) -> None:
-        """Load the contributions of a merge, and merge them."""
-        p = order.fragment
-        self._files.before[p] = _copy(self._shard.arrays(p))
-        for item in order.items:
-            contribution_id = item.contribution.id
-            payload = load_contribution(self._depot, contribution_id, self._layout.fingerprint)
-            self._shard.receive(item.contribution, payload)
-        self._shard.merge(order)
-
-    def sha256(self) -> str:
-        """Return the fingerprint of all public fragments."""
-        return fingerprint([flat for _, flat in self._shard.whole(self._fragments)])
-
-
-class _Past(NoFiles):
-    """The files of a recovering shard: the state before its last merge. It writes nothing."""
-
-    def __init__(self, store: FragmentStore) -> None:
-        self._store = store
-        self.before: dict[Fragment, Arrays] = {}
-
-    def newest(self, p: Fragment, upto: Version) -> Arrays:
-        """Return the fragment's arrays at exactly the version `upto`.
-
-        Errors: `Damaged` if that version was not kept.
-        """
-        copied = self.before.get(p)
-        if copied is not None and copied.version == upto:
-            return copied
-        arrays = self._store.newest(p, upto=upto)
-        if arrays.version != upto:
-            raise Damaged(f"fragment {p} continued from {upto}, which was not kept")
-        return arrays
-
-
-def _first(store: FragmentStore, p: Fragment) -> Arrays:
-    """Return the fragment's first version. Errors: `Damaged` if it is gone."""
-    arrays = store.oldest(p)
-    if arrays.version != Version(0, 0):
-        raise Damaged(
-            f"fragment {p} has lost its first version, its oldest is now "
-            f"{arrays.version}: the model cannot be rebuilt"
-        )
-    return arrays
-
-
-def _copy(arrays: Arrays) -> Arrays:
-    """Return a deep copy, so that later merges do not change it."""
-    master, momentum = np.array(arrays.master), np.array(arrays.momentum)
-    return replace(arrays, master=master, momentum=momentum, public=np.array(arrays.public))

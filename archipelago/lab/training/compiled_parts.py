@@ -49,7 +49,7 @@ def kit_of(config: Config) -> CompiledParts:
     Errors: `UserMistake` if there is no such task.
     """
     sync, task = config.sync, task_of(config)
-    shapes = jax.eval_shape(lambda: task.init(0))
+    shapes = task.shapes
     layout = layout_of(task, sync.fragments, shapes)
     rule, blend = AdoptRule(sync.adopt), sync.blend or 0.0
     inner = inner_of(config, task)

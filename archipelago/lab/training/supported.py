@@ -8,7 +8,16 @@ from cluster.config.schema import Config
 
 def refused(config: Config) -> list[str]:
     """Return why virtual time does not support this run; empty if it does."""
-    mode = config.run.mode
+    mode, task = config.run.mode, config.task
+    if task.init_from is not None and (
+        task.init_sha256 is None or task.init_from.startswith("run:")
+    ):
+        return [
+            "task.init_from: in virtual time name a file or an Orbax checkpoint (`archipelago "
+            "export` writes the model of a run), and give its digest as task.init_sha256, so that "
+            "finished cells of a study are known to be of this model; `archipelago run --check "
+            "--json` prints it"
+        ]
     if mode.sums_gradients and config.faults.plan:
         return [
             f'faults.plan: run.mode = "{mode}" is played without faults in virtual time; leave the '
