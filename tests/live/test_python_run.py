@@ -64,13 +64,14 @@ with ap.Run(CONFIG, ENDLESS, task=make, run_dir=RUN_DIR, on_merge=stuck) as run:
     other = ap.connect(RUN_DIR).status()["run"]
     rows = run.metrics()
     run.save(RUN_DIR + "/now.safetensors")
-    leaves = len(run.params())
+    count = len(run.params())
     run.stop()
 print(json.dumps({
     "refused": refused, "start_s": start_s, "first": first, "seen": len(seen), "unknown": unknown,
     "other": other, "rows": len(rows), "last": run.status()["phase"],
     "asked": run.status()["asked"], "loss": run.wait().heldout_loss,
     "leaves": {path: array.shape for path, array in run.result().parameters().items()},
+    "params": count, "later": len(run.params()),
     "ray": "ray" in sys.modules and sys.modules["ray"].is_initialized(),
 }))
 """
@@ -130,6 +131,7 @@ def test_script_starts_watches_scales_drains_and_stops_a_run_with_its_own_task()
         assert (found["last"], found["asked"]) == ("finished", "the program that started it")
         assert found["loss"] < 5.6
         assert found["leaves"]["embedding"] == [256, 32], "the options reach the task of __main__"
+        assert found["params"] == found["later"] == len(found["leaves"])
         assert not found["ray"], "the script's own process is no driver of Ray"
         assert (here.run_dir / "now.safetensors").is_file()
 
