@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Literal
+
+import numpy as np
+from safetensors.numpy import load_file
 
 from archipelago.callbacks import (
     Callbacks,
@@ -16,6 +20,7 @@ from archipelago.callbacks import (
     MergeEvent,
 )
 from archipelago.child_process import ChildProcess
+from archipelago.connection import connect
 from archipelago.launching import ConfigLike, Overrides, draft_of
 from archipelago.results import RunResult
 from archipelago.run_handle import RunHandle
@@ -186,6 +191,13 @@ class Run(RunHandle):
         It returns at once; `wait` waits for the end. It does nothing if the run has ended.
         """
         self._begun.child.stop()
+
+    def params(self, at: int | None = None) -> dict[str, np.ndarray]:
+        """Return the model, as `ConnectedRun.params` does; live, or ended."""
+        if at is not None or not self.live:
+            return connect(self._begun.run_dir).params(at)
+        with TemporaryDirectory(prefix="archipelago-") as folder:
+            return load_file(self.save(Path(folder) / "model.safetensors"))
 
     def result(self) -> RunResult:
         """Return the result of a run that has ended.

@@ -7,8 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from archipelago.progress import ProgressDisplay, StatusTable
 from archipelago.results import RunResult
@@ -18,9 +17,6 @@ from cluster.storage.files import read_figures
 from cluster.storage.metrics_log import LOOKS
 from coordinator.errors import RunFailed, UserMistake
 from coordinator.protocol import Island
-
-if TYPE_CHECKING:
-    import numpy as np
 
 POLL_S = 0.5
 """Seconds between two looks at a run, while `wait` waits for it."""
@@ -89,22 +85,6 @@ class RunHandle(ABC):
     def save(self, path: Path | str) -> str:
         """Write the current model to a path of the fleet's machine, and return that path."""
         return self._call("save", Path(path).expanduser().absolute())
-
-    def params(self, at: int | None = None) -> dict[str, np.ndarray]:
-        """Return the model, live or ended: float32 arrays by the paths of their leaves.
-
-        Args:
-            at: The step of the model; by default the newest one. A step other than 0 and the last
-                one needs `durability.keep_contributions`.
-        """
-        from archipelago.connection import connect
-
-        if at is not None or not self.live:
-            return connect(self.run_dir or self.name).params(at)
-        from safetensors.numpy import load_file
-
-        with TemporaryDirectory(prefix="archipelago-") as folder:
-            return load_file(self.save(Path(folder) / "model.safetensors"))
 
     def metrics(self) -> Any:
         """Return the history of the run: the rows of `metrics.jsonl`, oldest first.

@@ -119,7 +119,12 @@ Options = dict[str, Option]
         ("byte-1m", None, {"compute_dtype": "int8"}, "float32 or bfloat16"),
         (None, "no_colon", {}, "module:attribute"),
         (None, "my_module_of_taks:make", {}, "no module 'my_module_of_taks'"),
-        (None, "my_module_of_tasks:male", {}, "has no attribute 'male'"),
+        (
+            None,
+            "my_module_of_tasks:male",
+            {},
+            "module my_module_of_tasks has no male; did you mean make?",
+        ),
         (None, "my_module_of_tasks:make", {}, "missing a required argument: 'depth'"),
         (None, "my_module_of_tasks:make", {"deep": 1}, "'dep"),
         (None, "my_module_of_tasks:unfit", {}, "is not a callable object"),

@@ -26,6 +26,7 @@ from archipelago.lab.bench.stats import child, demo
 from archipelago.lab.bench.tables import where
 from cluster.config.schema import Config
 from cluster.config.toml import toml_value
+from cluster.config.training_tables import OptimizerConfig
 
 TABLE = Path(__file__).with_name("baselines.toml")
 """The file of the sweeps."""
@@ -129,6 +130,10 @@ def written(sweeps: Iterable[Sweep]) -> str:
     return "\n".join(lines) + "\n"
 
 
+LATER_KEYS = ("options", "schedule", "decay_fraction")
+"""Keys of `[optimizer]` that the first sweeps did not have; at their defaults they are no facts."""
+
+
 def facts_of(config: Config) -> dict[str, object]:
     """Return everything else that the loss of data-parallel training depends on.
 
@@ -139,7 +144,12 @@ def facts_of(config: Config) -> dict[str, object]:
     data = config.data.model_dump(include={"source", "column", "heldout_percent", "window"})
     windows = sum(group.count * group.batch_size for group in config.islands)
     facts = {"windows": windows, **data, **optimizer}
-    return {name: value for name, value in facts.items() if value is not None}
+    usual = {name: OptimizerConfig.model_fields[name].get_default() for name in LATER_KEYS}
+    return {
+        name: value
+        for name, value in facts.items()
+        if value is not None and (name not in usual or value != usual[name])
+    }
 
 
 def found(config: Config, sweeps: Sequence[Sweep]) -> Sweep | None:
