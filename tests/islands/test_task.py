@@ -123,7 +123,7 @@ Options = dict[str, Option]
             None,
             "my_module_of_tasks:male",
             {},
-            "module my_module_of_tasks has no male; did you mean make?",
+            "has no male; did you mean make?",
         ),
         (None, "my_module_of_tasks:make", {}, "missing a required argument: 'depth'"),
         (None, "my_module_of_tasks:make", {"deep": 1}, "'dep"),
