@@ -127,7 +127,7 @@ def test_refuses_lock_step_without_all_islands() -> None:
     "seed",
     [
         "1795378081/675", "81001/240", "81001/3996", "81001/9280", "81001/11207", "81001/11373",
-        "7/1684", "95001/330", "95001/7668", "diagram/283",
+        "7/1684", "95001/330", "95001/7668", "diagram/283", "3273622/1346",
     ],
 )  # fmt: skip
 def test_seeds_of_former_violations_pass(seed: str) -> None:

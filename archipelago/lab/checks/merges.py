@@ -246,6 +246,7 @@ def directions(memory: JudgeMemory, before: State, event: Merged, after: State) 
             raise Violation("direction", f"{life} is {new.status}, {count} times against")
         if new.status is Status.QUARANTINED:
             memory.trial[life.island] = AGAIN
+            living = [m for m in living if m.life != life]  # the next suspect is one of fewer
 
 
 def _are_two(round_: Round, event: Merged, merged: Set[Island], measured: Set[Island]) -> bool:
