@@ -25,15 +25,18 @@ target = "a_task_that_normalizes:task"
 window = 32
 lease_windows = 64
 [sync]
-every = 8
 fragments = 3
-wire_up = "int4"
-wire_down = "int4"
+{sync}
 [[islands]]
 count = 2
 batch_size = 4
 accumulate = 2
-resources = {CPU = 0.5}
+resources = {{CPU = 0.5}}
+"""
+DECOUPLED = """
+every = 8
+wire_up = "int4"
+wire_down = "int4"
 """
 
 
@@ -42,7 +45,8 @@ def test_state_and_metrics_of_a_real_run(mode: str) -> None:
     with place() as here:
         (here.folder / "a_task_that_normalizes.py").write_text(NORMALIZES)
         config = here.folder / "run.toml"
-        config.write_text(CONFIG if mode == "decoupled" else CONFIG.replace("every = 8\n", ""))
+        table = DECOUPLED if mode == "decoupled" else ""
+        config.write_text(CONFIG.format(sync=table))
         words = ["--json", "--run-dir", str(here.run_dir), "--set", f"run.mode={mode}"]
         done = subprocess.run(
             [sys.executable, "-m", "archipelago", "run", str(config), *words],
