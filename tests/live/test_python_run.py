@@ -136,6 +136,7 @@ def test_script_starts_watches_scales_drains_and_stops_a_run_with_its_own_task()
         assert (here.run_dir / "now.safetensors").is_file()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_block_that_raises_stops_the_run_gracefully() -> None:
     with place() as here:
@@ -160,6 +161,7 @@ def test_run_whose_owner_is_killed_ends_and_leaves_no_process() -> None:
         assert (here.run_dir / "summary.json").is_file(), "its work was handed in"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_run_whose_process_is_killed_is_resumed_with_its_own_task() -> None:
     with place() as here:
@@ -173,6 +175,7 @@ def test_run_whose_process_is_killed_is_resumed_with_its_own_task() -> None:
         assert json.loads(resumed.out.splitlines()[-1])["t"] == 100
 
 
+@pytest.mark.long
 def test_refusal_of_the_child_reaches_the_caller() -> None:
     with place() as here:
         text = """

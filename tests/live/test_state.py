@@ -40,7 +40,9 @@ wire_down = "int4"
 """
 
 
-@pytest.mark.parametrize("mode", ["decoupled", "data-parallel"])
+@pytest.mark.parametrize(
+    "mode", ["decoupled", pytest.param("data-parallel", marks=pytest.mark.long)]
+)
 def test_state_and_metrics_of_a_real_run(mode: str) -> None:
     with place() as here:
         (here.folder / "a_task_that_normalizes.py").write_text(NORMALIZES)
