@@ -69,12 +69,7 @@ class Corpus:
 
     def numbers(self, positions: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
         """Return the windows at these positions of the endless sequence of shuffled epochs."""
-        epochs, places = np.divmod(positions, self.windows)
-        index = np.empty_like(positions)
-        for epoch in np.unique(epochs):
-            in_epoch, order = epochs == epoch, (seed, TRAIN, int(epoch))
-            index[in_epoch] = permuted(places[in_epoch], self.windows, order)
-        return index
+        return in_epochs(positions, self.windows, seed)
 
     def cut(self, numbers: NDArray[np.int64]) -> Windows:
         """Return these training windows."""
@@ -198,6 +193,19 @@ class Stream:
             positions = np.arange(first + start, first + stop, dtype=np.int64)
             self._known = (lease.number, block), self._corpus.numbers(positions, self._seed)
         return self._known[1][lease.start - block * AT_ONCE :]
+
+
+def in_epochs(positions: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:
+    """Return the numbers below `size` at these positions of an endless sequence of epochs.
+
+    Each epoch has every number once, in an order of its own.
+    """
+    epochs, places = np.divmod(positions, size)
+    index = np.empty_like(positions)
+    for epoch in np.unique(epochs):
+        in_epoch, order = epochs == epoch, (seed, TRAIN, int(epoch))
+        index[in_epoch] = permuted(places[in_epoch], size, order)
+    return index
 
 
 def windows_in(tokens: Tokens, window: int) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.errors import UserMistake
-from islands.corpus import HELDOUT, TRAIN, Corpus, Stream
+from islands.corpus import HELDOUT, Corpus, Stream, in_epochs
 from islands.corpus_reader import read_corpus
 from islands.permutation import permuted
 from islands.sources import DataSpec
@@ -148,13 +148,7 @@ class _Examples:
 
     def numbers(self, positions: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
         """Return the examples at these positions of the endless sequence of shuffled epochs."""
-        epochs, places = np.divmod(positions, len(self.train))
-        index = np.empty_like(positions)
-        for epoch in np.unique(epochs):
-            inside = epochs == epoch
-            order = (seed, TRAIN, int(epoch))
-            index[inside] = permuted(places[inside], len(self.train), order)
-        return self.train[index]
+        return self.train[in_epochs(positions, len(self.train), seed)]
 
     def cut(self, numbers: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return these examples."""
