@@ -23,6 +23,7 @@ Modules:
     randomness        the random key of each training step
     trainable         the checks of a task's shapes before it is trained
     inner             the compiled training step
+    precision         a loss in bfloat16 or float16 beside float32 parameters; remat
     optimizer         AdamW and Muon: the direction of a step, and its rate
     optimizer_target  an optimizer of the user's own, on the learner's clock
     optimizer_checks  the checks of such an optimizer before it trains

@@ -31,53 +31,61 @@ Gradients: TypeAlias = Callable[[Params, Batch, Named], Gradient]
 """(parameters, batch, named arguments) -> gradient; parameters and state in one tree."""
 
 
-def gradients_of(task: Task, accumulate: int = 1) -> Gradients:
+def gradients_of(task: Task, accumulate: int = 1, loss_scale: float = 1.0) -> Gradients:
     """Return the gradient of the task's loss.
 
     `accumulate`: the number of equal parts of a batch that are computed one after another, so that
     only one part's activations take memory. Loss and gradient are then the means over the parts.
+    `loss_scale`: a factor of all gradients within the backward pass, so that those of float16 do
+    not become zero; the gradient that is returned is divided by it (arXiv:1710.03740).
     """
     has_state = task.init_state is not None
-    whole = _stateful(task) if has_state else _stateless(task)
+    whole = _stateful(task, loss_scale) if has_state else _stateless(task, loss_scale)
     return whole if accumulate == 1 else _accumulated(whole, accumulate, has_state=has_state)
 
 
-def _stateless(task: Task) -> Gradients:
-    graded = jax.value_and_grad(_with_aux(training_loss(task)), has_aux=True)
+def _stateless(task: Task, loss_scale: float) -> Gradients:
+    loss = training_loss(task)
+
+    def scaled(params: Params, batch: Batch, named: Named) -> tuple[jax.Array, jax.Array]:
+        number = loss(params, batch, named).loss
+        return _scaled(number, loss_scale), number
+
+    graded = jax.value_and_grad(scaled, has_aux=True)
 
     def call(params: Params, batch: Batch, named: Named) -> Gradient:
-        (loss, _), grads = graded(params, batch, named)
-        return Gradient(loss, grads, None)
+        (_, number), grads = graded(params, batch, named)
+        return Gradient(number, _unscaled(grads, loss_scale), None)
 
     return call
 
 
-def _stateful(task: Task) -> Gradients:
+def _stateful(task: Task, loss_scale: float) -> Gradients:
     loss = training_loss(task)
 
-    def of_params(params: Params, state: Any, batch: Batch, named: Named) -> tuple[jax.Array, Any]:
+    def of_params(
+        params: Params, state: Any, batch: Batch, named: Named
+    ) -> tuple[jax.Array, LossResult]:
         result = loss({PARAMS: params, STATE: state}, batch, named)
-        return result.loss, result.state
+        return _scaled(result.loss, loss_scale), result
 
     graded = jax.value_and_grad(of_params, has_aux=True)
 
     def call(tree: Params, batch: Batch, named: Named) -> Gradient:
-        (number, state), grads = graded(tree[PARAMS], tree[STATE], batch, named)
+        (_, result), grads = graded(tree[PARAMS], tree[STATE], batch, named)
         zeros = jax.tree.map(jnp.zeros_like, tree[STATE])
-        return Gradient(number, {PARAMS: grads, STATE: zeros}, state)
+        grads = {PARAMS: _unscaled(grads, loss_scale), STATE: zeros}
+        return Gradient(result.loss, grads, result.state)
 
     return call
 
 
-def _with_aux(
-    loss: Callable[[Params, Batch, Named], LossResult],
-) -> Callable[[Params, Batch, Named], tuple[jax.Array, None]]:
-    """Drop the metrics, which only evaluations use."""
+def _scaled(loss: jax.Array, scale: float) -> jax.Array:
+    return loss if scale == 1 else loss * scale
 
-    def call(params: Params, batch: Batch, named: Named) -> tuple[jax.Array, None]:
-        return loss(params, batch, named).loss, None
 
-    return call
+def _unscaled(grads: Params, scale: float) -> Params:
+    return grads if scale == 1 else jax.tree.map(lambda x: x / scale, grads)
 
 
 def _accumulated(gradients: Gradients, parts: int, *, has_state: bool) -> Gradients:

@@ -90,7 +90,7 @@ class Inner:
         self.devices = devices or Devices(task)
         self._compiled: dict[Shapes, Any] = {}
         self._direction = direction(spec, task)
-        self._gradients = gradients_of(task, accumulate)
+        self._gradients = gradients_of(task, accumulate, spec.loss_scale)
         self._named = NamedArguments(task, self.devices)
         self._forms: dict[tuple[tuple[int, ...], NamedSharding], tuple[Any, Any]] = {}
 

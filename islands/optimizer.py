@@ -72,6 +72,8 @@ class OptimizerSpec:
     clip_norm: float
     """The largest global norm of a gradient; 0 for no clipping."""
     horizon_steps: int
+    loss_scale: float = 1.0
+    """The factor of gradients within the backward pass."""
 
     def rate(self, clock: jax.typing.ArrayLike) -> jax.Array:
         """Return the learning rate of the step that starts at this clock, a float32 scalar."""

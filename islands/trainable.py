@@ -203,7 +203,7 @@ def _advice(task: Task, path: str, leaf: Any) -> Iterator[str]:
     elif not jnp.issubdtype(leaf.dtype, jnp.floating):
         yield UNTRAINED
     elif leaf.dtype != jnp.float32:
-        yield "hold {it} in float32 and cast {it} within the loss"
+        yield "hold {it} in float32, bfloat16 or float16"
     if 0 in leaf.shape:
         yield "no element is in {it}; leave {it} out"
     if not leaf.shape and task.stacked(path):

@@ -66,7 +66,8 @@ class RingStep:
         self._split = NamedSharding(Mesh(np.array(local_devices), (AXIS,)), PartitionSpec(AXIS))
         self._mesh = Mesh(np.array(ring), (AXIS,))
         self._direction = direction(spec, task)
-        self._loss, self._names = gradients_of(task, accumulate), named_arguments(task.loss)
+        self._loss = gradients_of(task, accumulate, spec.loss_scale)
+        self._names = named_arguments(task.loss)
         self._has_state = task.init_state is not None
         leaves, self._structure = jax.tree.flatten(task.shapes)
         self._shapes = [leaf.shape for leaf in leaves]

@@ -72,6 +72,17 @@ class TaskConfig(Table):
     "FILE.safetensors", "orbax:DIR", or "run:NAME[@T]": the model of a run, at step T. Default:
     `init` makes them.
     """
+    compute_dtype: Literal["bfloat16", "float16"] | None = None
+    """Type of the copies of parameters, and of the real arrays of a batch, that the loss gets.
+
+    The parameters themselves are float32. Default: each in the type that `init` gives it.
+    """
+    remat: Literal["dots", "all"] | None = None
+    """What a backward pass computes again, so that it need not be kept in memory.
+
+    "dots": all but matrix products without a batch; "all": the whole loss. For single layers use
+    `jax.checkpoint` in the loss.
+    """
     init_other_shapes: Literal["refuse", "skip"] = "refuse"
     """Treatment of leaves that `init_from` has with another shape.
 
@@ -141,6 +152,8 @@ class OptimizerConfig(Table):
     """Decoupled weight decay of all leaves; each step multiplies it by the learning rate."""
     clip_norm: Amount = 1.0
     """Largest global norm of a gradient; 0 turns clipping off."""
+    loss_scale: Positive = 1.0
+    """Factor of gradients within the backward pass, for a loss in float16; bfloat16 needs none."""
 
 
 class OuterConfig(Table):

@@ -30,6 +30,7 @@ from islands.mesh_shape import MeshShape
 from islands.moments import MomentSharing, MomentsPort
 from islands.optimizer import OptimizerSpec
 from islands.optimizer_checks import of_optimizer
+from islands.precision import in_precision
 from islands.prefetch import Prefetched
 from islands.sources import DataSpec
 from islands.task import Task, load_task
@@ -50,8 +51,9 @@ def task_of(config: Config) -> Task:
 
 def own_task_of(config: Config) -> Task:
     """Load the task as its author made it, with the parameters of its own `init`."""
-    task = config.task
-    return load_task(task.preset, task.target, task.options, data_spec(config), task.pickled)
+    table = config.task
+    task = load_task(table.preset, table.target, table.options, data_spec(config), table.pickled)
+    return in_precision(task, table.compute_dtype, table.remat)
 
 
 def started(task: Task, config: Config) -> Task:

@@ -51,20 +51,20 @@ def test_leaves_that_become_float32_can_be_trained(sound: Task) -> None:
     assert parameters(sound, lambda: tree) == []
 
 
-BLOCKS = {name: jnp.ones((2, 3), jnp.bfloat16) for name in ("key", "norm", "query", "value")}
+BLOCKS = {name: jnp.ones((2, 3), jnp.float8_e4m3fn) for name in ("key", "norm", "query", "value")}
 
 
 @pytest.mark.parametrize(
     ("init", "says"),
     [
         (
-            lambda: {"w": jnp.ones(2), "head": {"b": jnp.ones(2, jnp.bfloat16)}},
-            "parameter head/b is bfloat16[2]: hold it in float32 and cast it within the loss",
+            lambda: {"w": jnp.ones(2), "head": {"b": jnp.ones(2, jnp.float8_e4m3fn)}},
+            "parameter head/b is float8_e4m3fn[2]: hold it in float32, bfloat16 or float16",
         ),
         (
             lambda: {"blocks": BLOCKS, "w": jnp.ones(2)},
-            "parameters blocks/key, blocks/norm, blocks/query and 1 more are bfloat16: hold them "
-            "in float32 and cast them within the loss",
+            "parameters blocks/key, blocks/norm, blocks/query and 1 more are float8_e4m3fn: hold "
+            "them in float32, bfloat16 or float16",
         ),
         (
             lambda: {"w": jnp.ones(2), "step": np.int32(0)},
@@ -103,7 +103,7 @@ def test_names_untrainable_parameters(sound: Task, init: Callable[[], Any], says
 
 
 def test_each_kind_of_mistake_is_reported_once(sound: Task) -> None:
-    tree = {"a": jnp.ones(2, jnp.float16), "b": np.int8(1), "c": jnp.ones(0)}
+    tree = {"a": jnp.ones(2, jnp.float8_e5m2), "b": np.int8(1), "c": jnp.ones(0)}
     assert len(parameters(sound, lambda: tree)) == 3
 
 
