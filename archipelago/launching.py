@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from archipelago.results import RunResult
-from archipelago.travelling_task import MakeTask, with_task
+from archipelago.travelling_task import MakeOptimizer, MakeTask, with_optimizer, with_task
 from cluster.config.load import Draft, draft, tables_of
 from cluster.config.schema import Config
 from cluster.config.toml import toml_value
@@ -38,6 +38,7 @@ def run(
     overrides: Overrides | None = None,
     *,
     task: MakeTask | None = None,
+    optimizer: MakeOptimizer | None = None,
     run_dir: Path | str | None = None,
     address: str = "local",
     resume: bool = False,
@@ -55,6 +56,8 @@ def run(
         overrides: Values that replace those of the configuration.
         task: A function `(data: DataSpec, **options) -> Task` in place of the configuration's task.
             It may be defined in a notebook or a script: it is then pickled into the configuration.
+        optimizer: An `optax.GradientTransformation`, or a function that returns one, in place of
+            the configuration's optimizer. It travels as a task does.
         run_dir: Where to write; a new or empty directory. By default `runs/NAME-DATE-TIME`.
         address: `"local"` starts Ray on this machine and stops it at the end; `"auto"` or
             `"HOST:PORT"` uses a Ray cluster.
@@ -73,7 +76,7 @@ def run(
 
     if from_stored and not resume:
         raise UserMistake("from_stored is an option of resume: give resume=True as well")
-    checked, origin = draft_of(config, overrides, task)
+    checked, origin = draft_of(config, overrides, task, optimizer)
     chosen = None if run_dir is None else Path(run_dir)
     config, chosen, layout = enter(checked, origin, chosen, _now(), resume=resume, owned=True)
     with Interrupts() as interrupts:
@@ -96,6 +99,7 @@ def submit(
     *,
     address: str,
     task: MakeTask | None = None,
+    optimizer: MakeOptimizer | None = None,
     working_dir: Path | str | None = None,
 ) -> Submission:
     """Hand a run over to a Ray cluster as a job, and return at once.
@@ -106,6 +110,7 @@ def submit(
         address: The cluster's job server, such as `"http://HEAD:8265"`.
         task: A function in place of the configuration's task, as in `run`. The cluster must have
             the same version of Python.
+        optimizer: An optimizer in place of the configuration's, as in `run`.
         working_dir: A folder to send along, with the modules that your task imports.
 
     Raises:
@@ -115,7 +120,7 @@ def submit(
     from cluster.launch import job
 
     folder = None if working_dir is None else Path(working_dir)
-    checked, origin = draft_of(config, overrides, task)
+    checked, origin = draft_of(config, overrides, task, optimizer)
     accepted = checked.accepted(job.problems(address, folder))
     name = runs.name_of(accepted, origin, _now())
     return Submission(job.submit(accepted, name, address, folder))
@@ -144,11 +149,14 @@ class Submission:
 
 
 def draft_of(
-    config: ConfigLike, overrides: Overrides | None, task: MakeTask | None
+    config: ConfigLike,
+    overrides: Overrides | None,
+    task: MakeTask | None,
+    optimizer: MakeOptimizer | None = None,
 ) -> tuple[Draft, Path]:
     """Return the configuration with its problems, and the path that names the run.
 
-    `task`: replaces the task of the configuration; None: keep that.
+    `task` and `optimizer`: replace those of the configuration; None: keep that.
 
     Errors: `UserMistake` if the file cannot be read, or the task does not travel.
     """
@@ -163,6 +171,8 @@ def draft_of(
             tables, origin, path = config, "configuration", Path("run")
     if task is not None:
         tables = with_task(tables, task)
+    if optimizer is not None:
+        tables = with_optimizer(tables, optimizer)
     return draft(tables, origin=origin, overrides=override_words(overrides)), path
 
 

@@ -25,7 +25,7 @@ from archipelago.launching import ConfigLike, Overrides, draft_of
 from archipelago.results import RunResult
 from archipelago.run_handle import RunHandle
 from archipelago.started_run import StartedRun
-from archipelago.travelling_task import MakeTask, check_resumed
+from archipelago.travelling_task import MakeOptimizer, MakeTask, check_resumed
 from cluster.status import RunStatus
 from cluster.storage import runs
 from coordinator.errors import UserMistake
@@ -54,6 +54,8 @@ class Run(RunHandle):
         task: A function `(data: DataSpec, **options) -> Task` in place of the configuration's task.
             It may be defined in a notebook or in `__main__`: it is then pickled into the
             configuration, with all that it uses of that notebook or script.
+        optimizer: An `optax.GradientTransformation`, or a function that returns one, in place of
+            the configuration's optimizer. It travels as a task does.
         run_dir: Where to write; a new or empty directory. By default `runs/NAME-DATE-TIME`.
         resume: Continue a run that died, in its directory `run_dir`, with the task that it began
             with.
@@ -76,6 +78,7 @@ class Run(RunHandle):
         overrides: Overrides | None = None,
         *,
         task: MakeTask | None = None,
+        optimizer: MakeOptimizer | None = None,
         run_dir: Path | str | None = None,
         resume: bool = False,
         from_stored: bool = False,
@@ -85,7 +88,7 @@ class Run(RunHandle):
     ) -> None:
         if from_stored and not resume:
             raise UserMistake("from_stored is an option of resume: give resume=True as well")
-        draft, self._origin = draft_of(config, overrides, task)
+        draft, self._origin = draft_of(config, overrides, task, optimizer)
         self._config, self._source = draft.accepted(), draft.origin
         self._resume, self._from_stored = resume, from_stored
         self._wanted_dir = None if run_dir is None else Path(run_dir).absolute()
@@ -119,6 +122,7 @@ class Run(RunHandle):
         if self._resume:
             chosen = runs.resumed_dir(config, wanted)
             check_resumed(config.task.pickled, chosen / runs.CONFIG)
+            check_resumed(config.optimizer.pickled, chosen / runs.CONFIG, "optimizer")
         else:
             chosen = runs.choose(config, self._origin, wanted, datetime.now().astimezone())
         run_dir = chosen.absolute()

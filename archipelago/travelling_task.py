@@ -1,4 +1,4 @@
-"""A task of a notebook or a script as settings of a run, which travel with its configuration."""
+"""A task or an optimizer of a notebook or a script as settings, which travel with a run."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 from cluster.config.load import tables_of
+from cluster.config.optimizer_checks import OF_RATE
 from coordinator.errors import UserMistake
 from islands.pickled_task import MOST_CHARACTERS, digest_of, text_of
 
 if TYPE_CHECKING:
+    import optax
+
     from islands.task import Task
 
 MakeTask = Callable[..., "Task"]
 """A function `(data: DataSpec, **options) -> Task`."""
+MakeOptimizer = Union["optax.GradientTransformation", Callable[..., "optax.GradientTransformation"]]
+"""A transformation, or a function `(**options)` that returns one."""
 _NAMED = 5
 """The most variables that a message names."""
 
@@ -38,10 +43,34 @@ def settings_of(make: MakeTask) -> dict[str, str]:
             f"task= is {_kind(make)}: give a function (data: DataSpec, **options) -> Task, which "
             "each process of the run calls to make its own task"
         )
-    name = _name_of(make)
+    return _settings(make, "task")
+
+
+def optimizer_settings(given: MakeOptimizer) -> dict[str, str]:
+    """Return the keys of `[optimizer]` that name this optimizer, or carry it.
+
+    Errors: `UserMistake` if it is neither a transformation nor a function, or cannot be pickled.
+    """
+    if isinstance(given, tuple) and hasattr(given, "update"):
+        transformation = given
+
+        def optimizer_object() -> Any:
+            return transformation
+
+        return {"target": "__main__:optimizer", "pickled": _pickled(optimizer_object, "optimizer=")}
+    if not callable(given):
+        raise UserMistake(
+            f"optimizer= is {_kind(given)}: give an optax.GradientTransformation, or a function "
+            "(**options) that returns one"
+        )
+    return _settings(given, "optimizer")
+
+
+def _settings(make: Callable[..., Any], table: str) -> dict[str, str]:
     if (target := _importable(make)) is not None:
         return {"target": target}
-    return {"target": name, "pickled": _pickled(make, name)}
+    name = _name_of(make)
+    return {"target": name, "pickled": _pickled(make, f"{table} {name}", table)}
 
 
 def with_task(tables: Mapping[str, Any], make: MakeTask) -> dict[str, Any]:
@@ -50,21 +79,36 @@ def with_task(tables: Mapping[str, Any], make: MakeTask) -> dict[str, Any]:
     return {**tables, "task": {"options": options, **settings_of(make)}}
 
 
-def check_resumed(pickled: str | None, config_path: Path) -> None:
-    """Check that a run would be resumed with the pickled task that it began with.
+def with_optimizer(tables: Mapping[str, Any], given: MakeOptimizer) -> dict[str, Any]:
+    """Return the tables of a configuration with this optimizer in place of its kind or target.
+
+    The keys of the built-in optimizers are left out, and the schedule is kept. Without a schedule
+    and a learning rate, the optimizer has its own: the schedule is "target".
+    """
+    kept = {"options", "schedule", "decay_fraction", *OF_RATE, "loss_scale"}
+    before = tables.get("optimizer", {})
+    table = {key: value for key, value in before.items() if key in kept}
+    if not table.keys() & {"schedule", "learning_rate"}:
+        kept = {"options", "loss_scale"}
+        table = {"schedule": "target", **{key: table[key] for key in kept & table.keys()}}
+    return {**tables, "optimizer": {**table, **optimizer_settings(given)}}
+
+
+def check_resumed(pickled: str | None, config_path: Path, table: str = "task") -> None:
+    """Check that a run would be resumed with the pickled task or optimizer that it began with.
 
     Errors: `UserMistake` if it began with another one. Pickles of the same source differ from one
     notebook to the next, so the run's own one is the only right one.
     """
     try:
-        began_with = tables_of(config_path).get("task", {}).get("pickled")
+        began_with = tables_of(config_path).get(table, {}).get("pickled")
     except UserMistake:  # the run's own checks report this file
         return
     if pickled is not None and pickled != began_with:
         began = "none" if began_with is None else digest_of(str(began_with))
         raise UserMistake(
-            f"resume: the pickled task {digest_of(pickled)} is not the one that the run began "
-            f"with, {began}: leave task= out, and give {config_path}, which has the run's own task"
+            f"resume: the pickled {table} {digest_of(pickled)} is not the one that the run began "
+            f"with, {began}: leave {table}= out, and give {config_path}, which has the run's own"
         )
 
 
@@ -72,14 +116,14 @@ def _kind(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
-def _name_of(make: MakeTask) -> str:
+def _name_of(make: Callable[..., Any]) -> str:
     """Return "module:function" for messages, with characters that the key `target` allows."""
     module = str(getattr(make, "__module__", None) or "__main__")
     name = str(getattr(make, "__qualname__", type(make).__qualname__))
     return f"{module}:{re.sub(r'[^0-9A-Za-z_.]+', '_', name)}"
 
 
-def _importable(make: MakeTask) -> str | None:
+def _importable(make: Callable[..., Any]) -> str | None:
     """Return "module:function" if other processes can import it so; None if they cannot."""
     module, name = getattr(make, "__module__", None), getattr(make, "__qualname__", None)
     if not module or not name or module == "__main__" or "<" in name:
@@ -91,7 +135,7 @@ def _importable(make: MakeTask) -> str | None:
     return f"{module}:{name}" if found is make else None
 
 
-def _pickled(make: MakeTask, name: str) -> str:
+def _pickled(make: Callable[..., Any], what: str, table: str = "optimizer") -> str:
     """Return the text of the pickled function.
 
     Errors: `UserMistake` if it cannot be pickled, or is too large to be sent.
@@ -100,13 +144,13 @@ def _pickled(make: MakeTask, name: str) -> str:
         text = text_of(_dumped(make))
     except Exception as error:
         raise UserMistake(
-            f"task {name} does not travel to the run's processes: {_culprits(make)}{error}; make "
-            "that object inside the function, or put the task into a module and set "
-            'task.target = "module:function"'
+            f"{what} does not travel to the run's processes: {_culprits(make)}{error}; make "
+            "that object inside the function, or put it into a module and set "
+            f'{table}.target = "module:function"'
         ) from error
     if len(text) > MOST_CHARACTERS:
         raise UserMistake(
-            f"task {name} does not travel to the run's processes: pickled and compressed it has "
+            f"{what} does not travel to the run's processes: pickled and compressed it has "
             f"{len(text) / 1024:.0f} KiB, and at most {MOST_CHARACTERS / 1024:.0f} KiB are sent. "
             f"{_largest(make)}Read large data from a file inside the function"
         )
@@ -120,7 +164,7 @@ def _dumped(value: object) -> bytes:
     return cloudpickle.dumps(value)  # pyright: ignore[reportPrivateImportUsage]
 
 
-def _culprits(make: MakeTask) -> str:
+def _culprits(make: Callable[..., Any]) -> str:
     """Return the variables that cannot be pickled, as the beginning of a sentence."""
     from ray.util.check_serialize import inspect_serializability
 
@@ -129,7 +173,7 @@ def _culprits(make: MakeTask) -> str:
     return f"variable {' and '.join(found[:_NAMED])} cannot be pickled: " if found else ""
 
 
-def _variable(make: MakeTask, path: Sequence[str]) -> str:
+def _variable(make: Callable[..., Any], path: Sequence[str]) -> str:
     """Return the variable on this path and its type; the path may lead on into the variable."""
     function, value = make, None
     for depth, name in enumerate(path, 1):
@@ -148,7 +192,7 @@ def _variables(function: Callable[..., Any]) -> dict[str, Any]:
     return {**closure.globals, **closure.nonlocals}
 
 
-def _largest(make: MakeTask) -> str:
+def _largest(make: Callable[..., Any]) -> str:
     """Return the largest variable that the function uses, as a sentence; empty if it has none."""
     sizes = {
         name: len(_dumped(value))

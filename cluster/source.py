@@ -48,16 +48,18 @@ def package_roots() -> dict[str, Path]:
 # --- the user's code ------------------------------------------------------------------------------
 
 
-def learner_sha256(code: Mapping[str, str], pickled: str | None) -> str:
+def learner_sha256(code: Mapping[str, str], pickled: Mapping[str, str]) -> str:
     """Return a digest of the user's code that an island runs.
 
-    `code`: targets by their keys in the configuration. A task that was `pickled` counts with the
-    pickle, and its target is only a name.
+    `code`: targets by their keys in the configuration. `pickled`: functions by the keys of their
+    targets; such a function counts with its pickle, and its target is only a name.
     """
-    if pickled is None:
-        return user_sha256(*code.values())
-    digest = digest_of(pickled)
-    rest = user_sha256(*(target for key, target in code.items() if key != "task.target"))
+    rest = user_sha256(*(target for key, target in code.items() if key not in pickled))
+    if not pickled:
+        return rest
+    digest = " ".join(digest_of(pickled[key]) for key in sorted(pickled))
+    if len(pickled) > 1:
+        digest = hashlib.sha256(digest.encode()).hexdigest()[:16]
     return hashlib.sha256(f"{digest} {rest}".encode()).hexdigest()[:16] if rest else digest
 
 

@@ -72,6 +72,8 @@ class OptimizerSpec:
     clip_norm: float
     """The largest global norm of a gradient; 0 for no clipping."""
     horizon_steps: int
+    pickled: str | None = None
+    """The function of the target itself; `target` is then only its name."""
     loss_scale: float = 1.0
     """The factor of gradients within the backward pass."""
 
@@ -117,7 +119,7 @@ def direction(spec: OptimizerSpec, task: Task) -> optax.GradientTransformationEx
     Errors: `UserMistake` if there is no such target, or if it is no transformation.
     """
     if spec.target is not None:
-        return descent(load_target(spec.target, dict(spec.options)))
+        return descent(load_target(spec.target, dict(spec.options), spec.pickled))
     clip = [optax.clip_by_global_norm(spec.clip_norm)] if spec.clip_norm else []
     by_adam = optax.scale_by_adam(spec.b1, spec.b2, spec.eps)
     if spec.kind == "adamw":

@@ -71,7 +71,7 @@ def _of_target(spec: OptimizerSpec, task: Task, *, merges: bool, shares: bool) -
     if spec.target is None:
         return
     setting, shapes = f'{KEY} = "{spec.target}"', task.shapes
-    target = load_target(spec.target, dict(spec.options))
+    target = load_target(spec.target, dict(spec.options), spec.pickled)
     found = [*_of_shapes(setting, target, shapes, merges=merges)]
     yield from (f"{setting}: {problem}" for problem in found)
     if found:

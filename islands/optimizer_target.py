@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import optax
 
 from coordinator.errors import UserMistake
+from islands.pickled_task import load_pickled
 from islands.task import Option, Params
 from islands.user_code import attribute_of, result_of
 
@@ -47,12 +48,19 @@ class Beside(NamedTuple):
     """The keys of the parameter."""
 
 
-def load_target(target: str, options: Mapping[str, Option]) -> optax.GradientTransformation:
+def load_target(
+    target: str, options: Mapping[str, Option], pickled: str | None = None
+) -> optax.GradientTransformation:
     """Return the transformation that `target` names, or that its function returns.
+
+    `pickled`: the function itself (`islands.pickled_task`); `target` is then only its name.
 
     Errors: `UserMistake` if there is none, or the options are not those of the function.
     """
-    found = attribute_of(KEY, target)
+    if pickled is None:
+        found = attribute_of(KEY, target)
+    else:
+        found = load_pickled(pickled, target, "optimizer")
     if isinstance(found, optax.GradientTransformation):
         if options:
             raise UserMistake(

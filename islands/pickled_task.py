@@ -1,6 +1,7 @@
-"""A task's function as text: pickled by value in one process, and loaded in the run's processes.
+"""A function as text: pickled by value in one process, and loaded in the run's processes.
 
-The text is the key `task.pickled` of a configuration: `py3.12:DIGEST:BASE64`. The Python version is
+The text is the key `task.pickled` or `optimizer.pickled` of a configuration:
+`py3.12:DIGEST:BASE64`. The Python version is
 there because pickled functions hold bytecode. Loading runs code that the text brings along, so a
 configuration with this key is trusted like a program. The pickle is made by Ray's cloudpickle in
 `archipelago.travelling_task`; this module needs only Python's own `pickle`.
@@ -42,32 +43,34 @@ def digest_of(text: str) -> str:
 
 
 def problem_of(text: str) -> str | None:
-    """Return why the text is not a whole pickled task; None if it is. Nothing is unpickled."""
+    """Return why the text is not a whole pickled function; None if it is. Nothing is unpickled."""
     if len(text) > MOST_CHARACTERS:
         return f"has {len(text)} characters, and at most {MOST_CHARACTERS} can be sent"
     python, _, rest = text.partition(":")
     stated, colon, packed = rest.partition(":")
     if not colon or not python.startswith("py"):
-        return "is not as `task=` of the Python API writes it: VERSION:DIGEST:BASE64"
+        return "is not as the Python API writes it: VERSION:DIGEST:BASE64"
     if stated != (found := _digest(packed)):
-        return f"is damaged: its digest is {found}, and {stated} is stated; give task= again"
+        return f"is damaged: its digest is {found}, and {stated} is stated; give the function again"
     return None
 
 
-def load_pickled(text: str, target: str) -> Callable[..., Any]:
+def load_pickled(text: str, target: str, table: str = "task") -> Callable[..., Any]:
     """Return the function that was pickled as `target`; this runs code of the text.
+
+    `table`: the table of the configuration that it belongs to.
 
     Errors: `UserMistake` if the text is damaged, is of another Python, or needs a module or a name
     that is not here.
     """
-    where = f"task {target} of the Python API"
+    where = f"{table} {target} of the Python API"
     if (problem := problem_of(text)) is not None:
-        raise UserMistake(f"{where}: task.pickled {problem}")
+        raise UserMistake(f"{where}: {table}.pickled {problem}")
     python, _, packed = text.split(":", 2)
     if python != python_version():
         raise UserMistake(
             f"{where} was pickled by {python}, and this is {python_version()}: use the same Python "
-            'on all machines, or move the task to a module and set task.target = "module:function"'
+            f'on all machines, or move it to a module and set {table}.target = "module:function"'
         )
     try:
         make = pickle.loads(zlib.decompress(base64.b64decode(packed, validate=True)))
@@ -77,7 +80,7 @@ def load_pickled(text: str, target: str) -> Callable[..., Any]:
             "it on every node, or start in the folder that has it"
         ) from error
     except (binascii.Error, zlib.error) as error:
-        raise UserMistake(f"{where}: task.pickled is damaged: {error}") from error
+        raise UserMistake(f"{where}: {table}.pickled is damaged: {error}") from error
     except Exception as error:
         raise UserMistake(f"{where} cannot be unpickled: {error!r}") from error
     if not callable(make):

@@ -8,7 +8,7 @@ the gradient of a copy is a gradient of its float32 original.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -96,7 +96,7 @@ class LossInPrecision:
         """The type of each leaf in the loss."""
 
         def kind(keys: Any, leaf: Any) -> Any:
-            is_own = self.dtype is None or is_state(leaf_path(keys)) and self.task.init_state
+            is_own = self.dtype is None or (is_state(leaf_path(keys)) and self.task.init_state)
             return leaf.dtype if is_own else jnp.dtype(self.dtype)
 
         return jax.tree_util.tree_map_with_path(kind, self.task.shapes)
@@ -122,7 +122,7 @@ def in_precision(task: Task, dtype: str | None, remat: str | None) -> Task:
 def _has_halves(task: Task) -> bool:
     try:
         leaves = jax.tree.leaves(task.shapes)
-    except Exception:  # the checks of a start report it with its line
+    except Exception:  # noqa: BLE001 - the checks of a start report it with its line
         return False
     return any(getattr(leaf, "dtype", None) in HALVES for leaf in leaves)
 

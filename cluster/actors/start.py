@@ -77,7 +77,7 @@ def start_syncer(config: Config, run: str, home: Home, run_dir: Path, owner: int
 
     `owner`: the number of the owner for its `Fence`; 0: ownership is not checked.
     """
-    code = learner_sha256(config.learner_code, config.task.pickled)
+    code = learner_sha256(config.learner_code, config.pickled_code)
     kind = RingActor if config.run.mode.sums_gradients else SyncerActor
     return _start(kind, SYNCER, home, {}).remote(
         config.model_dump_json(), run, home.namespace, str(run_dir), code, owner

@@ -28,15 +28,16 @@ def one_task(config: Config) -> Iterator[Problem]:
         yield Problem("task", "preset and target are both given; keep one")
 
 
-@reads("task.pickled", "task.target")
-def pickled_task_is_whole(config: Config) -> Iterator[Problem]:
-    """Check that a pickled task is whole and has a name; nothing is unpickled."""
-    if (text := config.task.pickled) is None:
-        return
-    if (problem := pickled_task.problem_of(text)) is not None:
-        yield Problem("task.pickled", problem)
-    if config.task.target is None:
-        yield Problem("task.pickled", "needs task.target, the name of the function")
+@reads("task.pickled", "task.target", "optimizer.pickled", "optimizer.target")
+def pickled_functions_are_whole(config: Config) -> Iterator[Problem]:
+    """Check that pickled functions are whole and have names; nothing is unpickled."""
+    for name, table in (("task", config.task), ("optimizer", config.optimizer)):
+        if (text := table.pickled) is None:
+            continue
+        if (problem := pickled_task.problem_of(text)) is not None:
+            yield Problem(f"{name}.pickled", problem)
+        if table.target is None:
+            yield Problem(f"{name}.pickled", f"needs {name}.target, the name of the function")
 
 
 @reads("task.init_from", "task.init_other_shapes", "task.init_sha256")
@@ -131,7 +132,8 @@ def faults_happen(config: Config) -> Iterator[Problem]:
 
 CHECKS: tuple[FieldCheck, ...] = (
     one_task,
-    pickled_task_is_whole,
+    pickled_functions_are_whole,
+    optimizer_checks.groups_have_rates_only,
     source_of_parameters_is_named,
     tokens_have_column,
     sync_checks.fragments_fit,

@@ -12,7 +12,15 @@ from pydantic import BeforeValidator, Field
 
 from cluster.config import slices
 from cluster.config.table import Table
-from cluster.config.values import TOPOLOGY, Amount, Count, GroupName, MeshSize, with_the_rest
+from cluster.config.values import (
+    TOPOLOGY,
+    Amount,
+    Count,
+    GroupName,
+    MeshSize,
+    Positive,
+    with_the_rest,
+)
 from cluster.names import island_names
 from coordinator.protocol import Island
 
@@ -69,6 +77,29 @@ class Machines(Table):
         return {**self.resources, "TPU": slices.chips(self.topology) / self.hosts}
 
 
+class GroupOptimizerConfig(Table):
+    """Values of `[optimizer]` for one group of islands, in place of those of all others.
+
+    They do not change the form of the optimizer's state, which islands of all groups share.
+    """
+
+    learning_rate: Positive | None = None
+    """Peak learning rate."""
+    warmup_steps: Annotated[int, Field(ge=0)] | None = None
+    """Steps of the linear warm-up."""
+    floor_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Floor of the decay, as a fraction of the peak rate."""
+    adamw_share: Positive | None = None
+    """Learning rate of leaves that AdamW updates beside Muon, as a factor of `learning_rate`."""
+    weight_decay: Amount | None = None
+    """Decoupled weight decay of all leaves."""
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The values that are given, by their keys in `[optimizer]`."""
+        return self.model_dump(exclude_none=True)
+
+
 class IslandGroup(Machines):
     """A group of islands on equal machines; the islands are named after their group."""
 
@@ -85,6 +116,8 @@ class IslandGroup(Machines):
 
     Simulated runs (`archipelago study`) compute whole batches.
     """
+    optimizer: GroupOptimizerConfig = GroupOptimizerConfig()
+    """Learning rate and other numbers of [optimizer] for this group: { learning_rate = 0.01 }."""
     region: GroupName | None = None
     """Region whose part of the corpus the group reads; its leases stay in the region."""
     speed: Annotated[float, Field(gt=0, le=1)] = 1.0

@@ -72,6 +72,26 @@ def some_leaves_go_by_adamw(config: Config) -> Iterator[Problem]:
         )
 
 
+@reads("optimizer", "islands", "run.mode")
+def groups_have_rates_only(config: Config) -> Iterator[Problem]:
+    """Check that the values of a group have an effect, as those of `[optimizer]` must."""
+    for number, group in enumerate(config.islands):
+        own = group.optimizer.values
+        if own and config.run.mode.sums_gradients:
+            yield Problem(
+                f"islands.{number}.optimizer",
+                f"has no effect with run.mode = {config.run.mode.value!r}, where all islands take "
+                "the same step; leave it out",
+            )
+            continue
+        there = config.optimizer.model_copy(update=own)
+        merged = config.model_copy(update={"optimizer": there})
+        for check in (one_inner_optimizer, one_schedule, some_leaves_go_by_adamw):
+            for problem in check.problems(merged):
+                if (key := problem.where.removeprefix("optimizer.")) in own:
+                    yield Problem(f"islands.{number}.optimizer.{key}", problem.what)
+
+
 def _is_set(optimizer: OptimizerConfig, key: str) -> bool:
     """Return whether the user set a key.
 
@@ -80,6 +100,6 @@ def _is_set(optimizer: OptimizerConfig, key: str) -> bool:
     """
     fields, given = OptimizerConfig.model_fields, optimizer.model_fields_set
     default = RATES[optimizer.kind] if key == "learning_rate" else fields[key].default
-    if key == "learning_rate" or given >= fields.keys() - {"target"}:
+    if key == "learning_rate" or given >= fields.keys() - {"target", "pickled"}:
         return getattr(optimizer, key) != default
     return key in given

@@ -151,6 +151,12 @@ class Config(Table):
         return {key: target for key, target in found.items() if target is not None}
 
     @property
+    def pickled_code(self) -> dict[str, str]:
+        """The keys of `learner_code` whose targets are only names, with the pickled functions."""
+        found = {"task.target": self.task.pickled, "optimizer.target": self.optimizer.pickled}
+        return {key: pickled for key, pickled in found.items() if pickled is not None}
+
+    @property
     def island_names(self) -> tuple[Island, ...]:
         """The names of all islands that the run starts with."""
         return tuple(name for group in self.islands for name in group.names)

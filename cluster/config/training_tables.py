@@ -124,6 +124,8 @@ class OptimizerConfig(Table):
     """
     options: dict[str, OptionValue] = Field(default={})
     """Keyword arguments of `target`."""
+    pickled: Annotated[str, Field(min_length=1)] | None = None
+    """Function of `optimizer=` of the Python API, pickled; `target` is then only its name."""
     schedule: Annotated[str, BeforeValidator(schedule_value)] = "cosine"
     """Schedule of the rate: "cosine", "wsd", "target", or a function as module:attribute.
 

@@ -69,9 +69,14 @@ def mesh_of(machines: Machines) -> MeshShape:
     return MeshShape(**machines.mesh.model_dump())
 
 
-def optimizer_of(config: Config) -> OptimizerSpec:
-    """Return the inner optimizer; the horizon of its schedule is the number of steps of the run."""
+def optimizer_of(config: Config, group: IslandGroup | None = None) -> OptimizerSpec:
+    """Return the inner optimizer, of a group with its own values or of all others.
+
+    The horizon of its schedule is the number of steps of the run.
+    """
     table = config.optimizer.model_dump()
+    if group is not None:
+        table |= group.optimizer.values
     options = tuple(sorted(table.pop("options").items()))
     return OptimizerSpec(**table, options=options, horizon_steps=config.run.steps)
 
@@ -111,7 +116,7 @@ def compiled(config: Config, group: IslandGroup) -> LearnerParts:
     task, sync = task_of(config), config.sync
     layout = layout_of(task, sync.fragments)
     devices = Devices(task, mesh_of(group))
-    inner = Inner(task, optimizer_of(config), devices, group.accumulate)
+    inner = Inner(task, optimizer_of(config, group), devices, group.accumulate)
     port = FragmentPort(layout, AdoptRule(sync.adopt), sync.blend or 0.0, inner.devices)
     inner.compile(task.heldout(group.batch_size)[0])
     port.compile(inner.devices.zeros)

@@ -27,7 +27,7 @@ def step_s(config: Config, group: IslandGroup) -> float:
     """
     task = task_of(config)
     devices = Devices(task, mesh_of(group))
-    inner = Inner(task, optimizer_of(config), devices, group.accumulate)
+    inner = Inner(task, optimizer_of(config, group), devices, group.accumulate)
     batch = task.heldout(group.batch_size)[0]
     inner.compile(batch)
     state, took_s = inner.start(task.zeros()), list[float]()

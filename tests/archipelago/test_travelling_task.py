@@ -7,15 +7,22 @@ import re
 import subprocess
 import sys
 import threading
+import tomllib
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 
 from archipelago.launching import draft_of
-from archipelago.travelling_task import check_resumed, settings_of, with_task
+from archipelago.travelling_task import check_resumed, settings_of, with_optimizer, with_task
 from cluster.config.load import parse
+from cluster.source import learner_sha256
+from cluster.workers.assembly import optimizer_of, task_of
 from coordinator.errors import UserMistake
+from islands.optimizer import direction
 from islands.pickled_task import load_pickled
 from islands.sources import DataSpec
 from islands.task import Task, language_model
@@ -141,6 +148,57 @@ def test_resume_refuses_another_pickled_task(tmp_path: Path) -> None:
     check_resumed(settings_of(other)["pickled"], tmp_path / "not-there.toml")
     with pytest.raises(UserMistake, match=re.escape(f"leave task= out, and give {path}")):
         check_resumed(settings_of(other)["pickled"], path)
+
+
+@pytest.mark.parametrize("as_function", [False, True])
+def test_optimizer_object_travels(as_function: bool) -> None:
+    def make_adam(rate: float = 0.5) -> optax.GradientTransformation:
+        return optax.chain(optax.clip(1.0), optax.adam(rate))
+
+    given = make_adam if as_function else make_adam(0.5)
+    tables: dict[str, Any] = {
+        "task": {"preset": "byte-tiny"},
+        "optimizer": {"kind": "muon", "momentum": 0.9, "floor_fraction": 0.1},
+        "islands": [{"group": "local"}],
+    }
+    config = parse(tomllib.loads(parse(with_optimizer(tables, given)).toml()))
+    assert config.optimizer.schedule == "target"
+    spec, params = optimizer_of(config), {"w": jnp.ones(3)}
+    transformation = direction(spec, task_of(config))
+    gradients = {"w": jnp.asarray([3.0, -0.5, 0.1])}
+    found, _ = transformation.update(
+        gradients, transformation.init(params), params, clock=jnp.int32(0)
+    )
+    own = make_adam()
+    wanted, _ = own.update(gradients, own.init(params), params)
+    np.testing.assert_array_equal(-found["w"], wanted["w"])
+    other = parse(with_optimizer(tables, lambda: optax.sgd(0.1)))
+    codes = {learner_sha256(each.learner_code, each.pickled_code) for each in (config, other)}
+    assert len(codes) == 2
+
+
+def test_importable_optimizer_is_named_and_a_rate_of_ours_is_kept() -> None:
+    tables = {"optimizer": {"learning_rate": 0.1, "weight_decay": 0.2}}
+    assert with_optimizer(tables, optax.lion)["optimizer"] == {
+        "learning_rate": 0.1,
+        "target": "optax._src.alias:lion",
+    }
+
+
+def test_thing_that_is_no_optimizer_is_refused() -> None:
+    given: Any = "adam"
+    with pytest.raises(UserMistake, match=r"optimizer= is a str: give an optax"):
+        with_optimizer({}, given)
+
+
+def test_optimizer_that_cannot_be_pickled_is_refused_with_the_variable() -> None:
+    lock = threading.Lock()
+
+    def locked() -> optax.GradientTransformation:
+        return optax.sgd(0.1 if lock.locked() else 0.2)
+
+    with pytest.raises(UserMistake, match=r"optimizer .*locked does not travel.*variable lock"):
+        with_optimizer({}, locked)
 
 
 def _spec() -> Any:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from archipelago.cli.run_header import header
+from archipelago.lab.training.compiled_parts import kit_of
 from cluster.actors.restart import code_changed
 from cluster.allreduce.ring_messages import TrainingPosition
 from cluster.allreduce.saved_state import RingState, load_state, save_state
@@ -196,3 +199,61 @@ def test_unsound_optimizer_is_refused_before_anything_starts(
         enter(read(path), path, tmp_path / "run", datetime.now(UTC))
     assert len(str(refusal.value).splitlines()) == 1
     assert not (tmp_path / "run").exists()
+
+
+RATES = {
+    "islands": [
+        {"group": "near", "optimizer": {"learning_rate": 0.5, "warmup_steps": 3}},
+        {"group": "far", "count": 2},
+    ]
+}
+
+
+def test_group_has_its_own_rates() -> None:
+    config = parse({"task": {"preset": "byte-tiny"}, **RATES})
+    near, far = (optimizer_of(config, group) for group in config.islands)
+    assert (near.learning_rate, near.warmup_steps) == (0.5, 3)
+    assert far == optimizer_of(config)
+    assert near == replace(far, learning_rate=0.5, warmup_steps=3)
+    assert parse(tomllib.loads(config.toml())) == config
+
+
+@pytest.mark.parametrize(
+    ("tables", "says"),
+    [
+        (
+            {"optimizer": {"schedule": "target", "target": "optax:lion"}},
+            r"islands\.0\.optimizer\.(learning_rate|warmup_steps): has no effect",
+        ),
+        (
+            {"run": {"mode": "data-parallel"}},
+            r"islands\.0\.optimizer: has no effect with run\.mode",
+        ),
+    ],
+)
+def test_rates_of_a_group_without_effect_are_refused(tables: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserMistake, match=says):
+        parse({"task": {"preset": "byte-tiny"}, **RATES, **tables})
+
+
+def test_key_that_changes_the_state_of_the_optimizer_is_refused_for_a_group() -> None:
+    islands = [{"group": "near", "optimizer": {"kind": "adamw"}}]
+    with pytest.raises(UserMistake, match=r"islands\.0\.optimizer\.kind"):
+        parse({"task": {"preset": "byte-tiny"}, "islands": islands})
+
+
+def test_each_island_of_a_study_steps_at_the_rate_of_its_group() -> None:
+    config = parse({"task": {"preset": "byte-tiny"}, **RATES})
+    kit = kit_of(config)
+    assert kit.inners["far"] is kit.inner
+    batch = kit.task.heldout(2)[0]
+    moved = dict[str, float]()
+    for name, inner in kit.inners.items():
+        before = kit.task.init(0)
+        state, _ = inner.step(inner.start(before), batch, 0)
+        pairs = zip(jax.tree.leaves(state.params), jax.tree.leaves(before), strict=True)
+        moved[name] = max(float(jnp.abs(one - other).max()) for one, other in pairs)
+    rates = {
+        name: float(optimizer_of(config, config.group(name)).rate(0)) for name in ("near", "far")
+    }
+    assert moved["near"] / moved["far"] == pytest.approx(rates["near"] / rates["far"], rel=0.2)

@@ -45,7 +45,7 @@ def test_configuration_with_a_pickled_task_makes_it_and_survives_toml() -> None:
     )
     assert task_of(config).name == "of a partial"
     assert parse_toml(config.toml()) == config
-    assert learner_sha256(config.learner_code, config.task.pickled) == digest_of(pickled)
+    assert learner_sha256(config.learner_code, config.pickled_code) == digest_of(pickled)
 
 
 def parse_toml(text: str):
@@ -58,7 +58,7 @@ def parse_toml(text: str):
     ("task", "complaint"),
     [
         ({"pickled": "py3.11:0:x", "target": TARGET}, "task.pickled: is damaged: its digest is"),
-        ({"pickled": "nonsense", "target": TARGET}, "task.pickled: is not as `task=`"),
+        ({"pickled": "nonsense", "target": TARGET}, "task.pickled: is not as the Python API"),
         ({"pickled": text_of(b"x"), "preset": "byte-tiny"}, "task.pickled: needs task.target"),
         ({"pickled": "x" * (MOST_CHARACTERS + 1), "target": TARGET}, "at most 65536 can be sent"),
     ],

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import jax
 
-from cluster.config.schema import Config
+from cluster.config.schema import Config, IslandGroup
 from cluster.workers.assembly import optimizer_of, optimizer_problems, sharing_of, task_of
 from coordinator.errors import UserMistake
 from coordinator.fragments import Layout
@@ -35,6 +36,8 @@ class CompiledParts:
     layout: Layout
     inner: Inner
     """The inner step, compiled for each shape of batch."""
+    inners: Mapping[str, Inner]
+    """The same of each group, with the group's own rates."""
     port: FragmentPort
     """The port that cuts fragments out of the parameters, and puts them back."""
     sharing: MomentSharing | None
@@ -57,14 +60,18 @@ def kit_of(config: Config) -> CompiledParts:
         task,
         layout,
         inner,
+        {
+            each.group: inner_of(config, task, each) if each.optimizer.values else inner
+            for each in config.islands
+        },
         _port_of(layout, rule, blend, inner.devices),
         _sharing_of(config, task, layout),
         jax.tree.structure(shapes),
     )
 
 
-def inner_of(config: Config, task: Task) -> Inner:
-    """Return the compiled step.
+def inner_of(config: Config, task: Task, group: IslandGroup | None = None) -> Inner:
+    """Return the compiled step, of a group with its own rates or of all others.
 
     The step of a preset depends only on its options and the optimizer, so that runs with other
     seeds share it. A user's own task may depend on its data, and is compiled for each run.
@@ -73,7 +80,7 @@ def inner_of(config: Config, task: Task) -> Inner:
     """
     if problems := optimizer_problems(config, task):
         raise UserMistake("\n".join(problems))
-    spec = optimizer_of(config)
+    spec = optimizer_of(config, group)
     if config.task.preset is None:
         return Inner(task, spec)
     key = config.task.model_dump_json(), spec

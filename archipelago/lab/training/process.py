@@ -78,7 +78,7 @@ class TrainingProcess(LearnerProcess[TrainingLearner, TrainingLink]):
         self.encoder = ENCODERS[group.encode](sync.wire_up)
         wire = self.habits.wire_moments
         self.moments_encoder = None if wire is None else ENCODERS[group.encode](wire)
-        self.replica = Replica(kit.inner, kit.port, group.encode, kit.sharing)
+        self.replica = Replica(kit.inners[group.group], kit.port, group.encode, kit.sharing)
         self._distrusted, self.spoil = False, 1.0
 
     def usual_s(self) -> float:

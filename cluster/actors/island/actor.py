@@ -53,7 +53,7 @@ class IslandActor(BreakableIsland):
         self._calls = LearnerCalls(lambda: self._learner)
 
         def link() -> RayLink:
-            code = learner_sha256(parsed_config.learner_code, parsed_config.task.pickled)
+            code = learner_sha256(parsed_config.learner_code, parsed_config.pickled_code)
             return RayLink(
                 namespace,
                 self._cable,

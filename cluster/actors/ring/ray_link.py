@@ -21,7 +21,7 @@ class RingRayLink(RayLink):
     """An island's link to the conductor; messages on progress are cumulative and not awaited."""
 
     def __init__(self, config: Config, namespace: str, seat: Seat) -> None:
-        code = learner_sha256(config.learner_code, config.task.pickled)
+        code = learner_sha256(config.learner_code, config.pickled_code)
         super().__init__(namespace, Cable(), seat, {}, relievable=False, code=code)
 
     def enter(self, island: Island) -> Life:
