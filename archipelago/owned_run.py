@@ -121,8 +121,7 @@ class Run(RunHandle):
         config, wanted = self._config, self._wanted_dir
         if self._resume:
             chosen = runs.resumed_dir(config, wanted)
-            check_resumed(config.task.pickled, chosen / runs.CONFIG)
-            check_resumed(config.optimizer.pickled, chosen / runs.CONFIG, "optimizer")
+            check_resumed(config, chosen / runs.CONFIG)
         else:
             chosen = runs.choose(config, self._origin, wanted, datetime.now().astimezone())
         run_dir = chosen.absolute()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 from cluster.config.load import tables_of
 from cluster.config.optimizer_checks import OF_RATE
+from cluster.config.schema import Config
 from coordinator.errors import UserMistake
 from islands.pickled_task import MOST_CHARACTERS, digest_of, text_of
 
@@ -94,22 +95,26 @@ def with_optimizer(tables: Mapping[str, Any], given: MakeOptimizer) -> dict[str,
     return {**tables, "optimizer": {**table, **optimizer_settings(given)}}
 
 
-def check_resumed(pickled: str | None, config_path: Path, table: str = "task") -> None:
-    """Check that a run would be resumed with the pickled task or optimizer that it began with.
+def check_resumed(config: Config, config_path: Path) -> None:
+    """Check that a run would be resumed with the pickled functions that it began with.
 
-    Errors: `UserMistake` if it began with another one. Pickles of the same source differ from one
-    notebook to the next, so the run's own one is the only right one.
+    Errors: `UserMistake` if it began with others. Pickles of the same source differ from one
+    notebook to the next, so the run's own ones are the only right ones.
     """
     try:
-        began_with = tables_of(config_path).get(table, {}).get("pickled")
+        tables = tables_of(config_path)
     except UserMistake:  # the run's own checks report this file
         return
-    if pickled is not None and pickled != began_with:
-        began = "none" if began_with is None else digest_of(str(began_with))
-        raise UserMistake(
-            f"resume: the pickled {table} {digest_of(pickled)} is not the one that the run began "
-            f"with, {began}: leave {table}= out, and give {config_path}, which has the run's own"
-        )
+    given = {"task": config.task.pickled, "optimizer": config.optimizer.pickled}
+    for table, pickled in given.items():
+        began_with = tables.get(table, {}).get("pickled")
+        if pickled is not None and pickled != began_with:
+            began = "none" if began_with is None else digest_of(str(began_with))
+            raise UserMistake(
+                f"resume: the pickled {table} {digest_of(pickled)} is not the one that the run "
+                f"began with, {began}: leave {table}= out, and give {config_path}, which has the "
+                "run's own"
+            )
 
 
 def _kind(value: object) -> str:

@@ -25,7 +25,7 @@ REMAT: Mapping[str, Any] = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "all": jax.checkpoint_policies.nothing_saveable,
 }
-"""What a backward pass finds saved by each value of `task.remat`."""
+"""Values of `task.remat` with the policy for what a backward pass finds saved."""
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class TaskConfig(Table):
     The parameters themselves are float32. Default: each in the type that `init` gives it.
     """
     remat: Literal["dots", "all"] | None = None
-    """What a backward pass computes again, so that it need not be kept in memory.
+    """Values that a backward pass computes again instead of keeping them in memory.
 
     "dots": all but matrix products without a batch; "all": the whole loss. For single layers use
     `jax.checkpoint` in the loss.

@@ -140,14 +140,19 @@ def test_resume_refuses_another_pickled_task(tmp_path: Path) -> None:
     def other(data: DataSpec) -> Task:
         return language_model("other", _spec(), data)
 
-    path = tmp_path / "config.toml"
-    tables = {"islands": [{"group": "local"}]}
-    path.write_text(parse(with_task(tables, one)).toml())
-    check_resumed(settings_of(one)["pickled"], path)
-    check_resumed(None, path)
-    check_resumed(settings_of(other)["pickled"], tmp_path / "not-there.toml")
+    path, tables = tmp_path / "config.toml", {"islands": [{"group": "local"}]}
+    given = {
+        name: parse(with_task(tables, make)) for name, make in (("one", one), ("other", other))
+    }
+    path.write_text(given["one"].toml())
+    check_resumed(given["one"], path)
+    check_resumed(parse({"task": {"preset": "byte-tiny"}, **tables}), path)
+    check_resumed(given["other"], tmp_path / "not-there.toml")
     with pytest.raises(UserMistake, match=re.escape(f"leave task= out, and give {path}")):
-        check_resumed(settings_of(other)["pickled"], path)
+        check_resumed(given["other"], path)
+    tuned = parse(with_optimizer(with_task(tables, one), lambda: optax.sgd(0.1)))
+    with pytest.raises(UserMistake, match=r"pickled optimizer .* began with, none: leave optim"):
+        check_resumed(tuned, path)
 
 
 @pytest.mark.parametrize("as_function", [False, True])
@@ -166,12 +171,14 @@ def test_optimizer_object_travels(as_function: bool) -> None:
     spec, params = optimizer_of(config), {"w": jnp.ones(3)}
     transformation = direction(spec, task_of(config))
     gradients = {"w": jnp.asarray([3.0, -0.5, 0.1])}
+    found: Any
+    wanted: Any
     found, _ = transformation.update(
         gradients, transformation.init(params), params, clock=jnp.int32(0)
     )
     own = make_adam()
     wanted, _ = own.update(gradients, own.init(params), params)
-    np.testing.assert_array_equal(-found["w"], wanted["w"])
+    np.testing.assert_array_equal(-np.asarray(found["w"]), np.asarray(wanted["w"]))
     other = parse(with_optimizer(tables, lambda: optax.sgd(0.1)))
     codes = {learner_sha256(each.learner_code, each.pickled_code) for each in (config, other)}
     assert len(codes) == 2

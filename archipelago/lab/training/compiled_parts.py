@@ -37,7 +37,7 @@ class CompiledParts:
     inner: Inner
     """The inner step, compiled for each shape of batch."""
     inners: Mapping[str, Inner]
-    """The same of each group, with the group's own rates."""
+    """Inner step of each group, by its name: with the group's own rates."""
     port: FragmentPort
     """The port that cuts fragments out of the parameters, and puts them back."""
     sharing: MomentSharing | None
