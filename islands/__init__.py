@@ -5,6 +5,9 @@ Modules:
     task              the user's task: initial parameters, loss and batches
     pickled_task      a task's function as text, for tasks that are defined in a notebook
     model             the built-in transformer
+    built_in_init     its initial parameters, all or single leaves
+    text_model        the next tokens of a trained language model, and the choice among them
+    model_decoder     the built-in transformer one token at a time
     initial_model     initial parameters from a file or a checkpoint in place of `init`
     parameter_files   arrays by name, read one at a time from safetensors files
     orbax_checkpoint  Orbax checkpoints, read and written

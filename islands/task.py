@@ -22,12 +22,15 @@ from jax.sharding import PartitionSpec
 from coordinator.errors import UserMistake
 from coordinator.protocol import Lease
 from islands import model
+from islands.built_in_init import Drawn
 from islands.corpus import Corpus, Stream
 from islands.corpus_reader import read_corpus
 from islands.model import ModelSpec
+from islands.model_decoder import text_model
 from islands.pickled_task import load_pickled
 from islands.sources import DataSpec
 from islands.state_tree import in_one_tree, is_state
+from islands.text_model import TextModel
 from islands.user_code import attribute_of
 
 Params: TypeAlias = Any
@@ -129,6 +132,9 @@ class Task:
     then has an argument named `frozen`.
     """
 
+    text: TextModel | None = None
+    """What `archipelago sample` and `eval` need of a model of text; None: it is not one."""
+
     def state(self, path: str) -> bool:
         """Return whether a leaf is state, by its path in the tree of `state_tree`."""
         return self.init_state is not None and is_state(path)
@@ -190,25 +196,6 @@ def leaf_path(path: Sequence[Any]) -> str:
     return jax.tree_util.keystr(tuple(path), simple=True, separator="/")
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """The built-in model's `init`; it has its shapes, and can draw single leaves."""
-
-    spec: ModelSpec
-
-    def __call__(self, seed: int) -> Params:
-        """Return the initial parameters."""
-        return model.init(self.spec, seed)
-
-    def shapes(self) -> Params:
-        """Return the parameters as `jax.ShapeDtypeStruct`."""
-        return model.shapes(self.spec)
-
-    def leaf(self, path: str, seed: int) -> Any:
-        """Return one leaf of the initial parameters."""
-        return model.init_leaf(self.spec, path, seed)
-
-
 def language_model(name: str, spec: ModelSpec, data: DataSpec) -> Task:
     """Return a decoder-only transformer on a corpus, which is read when first needed."""
 
@@ -227,6 +214,7 @@ def language_model(name: str, spec: ModelSpec, data: DataSpec) -> Task:
         stacked=lambda path: path.startswith("blocks/"),
         embedding=lambda path: path == "embedding",
         sharding=lambda path, shape: model.sharding(spec, path),
+        text=text_model(spec, data.window),
     )
 
 
