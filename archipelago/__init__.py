@@ -22,6 +22,7 @@ Modules:
     callbacks        calls of the user's functions for merges, evaluations and lost islands
     progress         the status of a run as a line or as a table of a notebook
     travelling_task  a task of a notebook or a script as settings of a run
+    trained_model    the model of a run put to use: text that it continues, its loss
     analysis         functions that replay runs, train studies and plan clusters
     results          the results that these functions return
 """

@@ -10,6 +10,7 @@ the result; it decides nothing. A command imports Ray and JAX only when it needs
     run_header       the lines that a run prints before it trains
     control          scale, drain, chaos, save, stop
     export           export
+    use_model        sample and eval
     watch            status and top
     replay           replay
     simulate         simulate

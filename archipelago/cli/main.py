@@ -19,6 +19,7 @@ from archipelago.cli.simulate import simulate
 from archipelago.cli.start import dashboards, demo, init
 from archipelago.cli.study import study
 from archipelago.cli.train import job, run, submit
+from archipelago.cli.use_model import evaluate, sample
 from archipelago.cli.wan import wan
 from archipelago.cli.watch import status, top
 from coordinator.errors import ArchipelagoError, UserMistake
@@ -28,6 +29,8 @@ for command in (
     plan, study, dashboards, doctor,
 ):  # fmt: skip
     app.command()(command)
+app.command()(sample)
+app.command(name="eval")(evaluate)
 app.command(hidden=True)(job)
 app.add_typer(bench, name="bench")
 app.add_typer(wan, name="wan")

@@ -1,0 +1,165 @@
+"""The model of a run put to use: text that it continues, and its loss on held-out text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cluster.config.load import load
+from cluster.storage import runs
+from coordinator.errors import UserMistake
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from cluster.config.schema import Config
+    from islands.task import Task
+    from islands.text_model import Sampling, TextModel
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The loss of a model on held-out data."""
+
+    run: str
+    """Name of the run."""
+    step: int | None
+    """Step of the model; None: the newest."""
+    source: str
+    """Source of the data."""
+    heldout_loss: float
+    """Loss in nats per token, over the same windows as in the run's own evaluations."""
+    perplexity: float
+    """exp(loss)."""
+    bits_per_byte: float | None
+    """Loss in bits per byte of text; None if a token is no byte."""
+    metrics: dict[str, float]
+    """Metrics of the task, means over the same windows."""
+
+
+class TrainedModel:
+    """A model of a run with its task, on this machine; see `trained_model`."""
+
+    def __init__(
+        self, run: str, config: Config, parameters: dict[str, NDArray[np.float32]], at: int | None
+    ) -> None:
+        """Take the parameters of a run by the paths of their leaves; `at`: their step."""
+        self.run, self.config, self.step = run, config, at
+        self._parameters = parameters
+
+    @cached_property
+    def task(self) -> Task:
+        """The task of the run."""
+        from cluster.workers.assembly import task_of
+
+        return task_of(self.config)
+
+    @cached_property
+    def params(self) -> Any:
+        """The parameters as the task's tree.
+
+        Errors: `UserMistake` if the task has other leaves, because its code has changed.
+        """
+        import jax
+
+        from islands.task import leaf_path
+
+        named, structure = jax.tree_util.tree_flatten_with_path(self.task.shapes)
+        shapes = {leaf_path(keys): leaf.shape for keys, leaf in named}
+        found = {path: leaf.shape for path, leaf in self._parameters.items()}
+        if differing := [p for p in {**shapes, **found} if shapes.get(p) != found.get(p)]:
+            raise UserMistake(
+                f"run {self.run}: the task has changed since: its leaf {differing[0]} is "
+                f"{shapes.get(differing[0], 'missing')}, and {found.get(differing[0], 'missing')} "
+                "in the model"
+            )
+        return jax.tree.unflatten(structure, [self._parameters[path] for path in shapes])
+
+    @property
+    def text(self) -> TextModel:
+        """The task's way to text.
+
+        Errors: `UserMistake` if the task has none.
+        """
+        if self.task.text is None:
+            raise UserMistake(
+                f"run {self.run}: its task {self.task.name} is not known as a model of text; set "
+                "Task.text (islands.text_model) to sample from it"
+            )
+        return self.task.text
+
+    def continued(self, prompt: str, count: int, sampling: Sampling) -> Iterator[str]:
+        """Yield the text that continues a prompt, piece by piece, `count` tokens in all.
+
+        Errors: `UserMistake` if the prompt is empty, or the task is no model of text.
+        """
+        import jax
+
+        from islands.text_model import generated, texts
+
+        text = self.text
+        if not (tokens := text.codec.encode(prompt)):
+            raise UserMistake("the prompt is empty: give at least one character")
+        params = jax.device_put(self.params)
+        yield from texts(text.codec, generated(text.decoder(), params, tokens, count, sampling))
+
+    def judged(self, source: str | None = None) -> Judgement:
+        """Return the loss on the run's own held-out data, or on that of another source.
+
+        Errors: `UserMistake` if there is no such data.
+        """
+        from cluster.workers.evaluator import Evaluator
+        from coordinator.fragments import take
+        from coordinator.protocol import Fragment
+
+        config = self.config
+        if source is not None:
+            data = config.data.model_copy(update={"source": source})
+            config = config.model_copy(update={"data": data})
+        evaluator = Evaluator(config)
+        layout = evaluator.layout
+        leaves = [self._parameters[leaf.path] for leaf in layout.leaves]
+        flats = [take(layout, Fragment(p), leaves) for p in range(len(layout.fragments))]
+        loss = evaluator.loss(flats)
+        return Judgement(
+            self.run,
+            self.step,
+            config.data.source,
+            loss,
+            math.exp(loss),
+            loss / math.log(2) if self._reads_bytes else None,
+            evaluator.metrics,
+        )
+
+    @property
+    def _reads_bytes(self) -> bool:
+        from islands.text_model import Bytes
+
+        return self.task.text is not None and isinstance(self.task.text.codec, Bytes)
+
+
+def trained_model(name: str, at: int | None = None, address: str | None = None) -> TrainedModel:
+    """Return the model of a run, live or ended; its configuration must be on this machine.
+
+    `at`: the step of the model; None: the newest.
+
+    Errors: `UserMistake` if there is no such run or model here.
+    """
+    from cluster.launch.export import parameters
+
+    found = runs.reach(name, address)
+    if isinstance(found, Path):
+        return TrainedModel(found.name, load(found / runs.CONFIG), parameters(found, at), at)
+    if not found.pid:
+        raise UserMistake(
+            f"run {found.run} is of another machine, and its configuration is not here: write its "
+            "model with `archipelago export`, or run this command where the run was started"
+        )
+    found.prepare()
+    config = load(runs.here(name) / runs.CONFIG)
+    return TrainedModel(found.run, config, parameters(found, at, name=name), at)

@@ -1,0 +1,142 @@
+"""A run's model continues text and is judged, from its directory alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from archipelago.cli.main import main
+from archipelago.trained_model import TrainedModel, trained_model
+from cluster.config.load import load
+from cluster.storage.folder import Folder
+from cluster.storage.layout import save_layout
+from cluster.storage.model_file import PART_BYTES, ModelFiles
+from cluster.workers.assembly import task_of
+from cluster.workers.evaluator import Evaluator
+from coordinator.errors import UserMistake
+from coordinator.fragments import Flat, take
+from coordinator.protocol import Fragment, Version
+from islands.adopt import layout_of
+from islands.initial_model import open_source
+from islands.text_model import Sampling
+from tests.given import LEAST, sums
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of a run that has ended, with random parameters."""
+    folder = tmp_path_factory.mktemp("judged")
+    run_dir = folder / "runs" / "first"
+    run_dir.mkdir(parents=True)
+    text = LEAST.replace("SOURCE", str(sums(folder / "text")))
+    (run_dir / "config.toml").write_text(text + "\n[[islands]]\ncount = 1\n")
+    config = load(run_dir / "config.toml")
+    task = task_of(config)
+    layout = layout_of(task, config.sync.fragments)
+    save_layout(Folder(run_dir), layout)
+    files = ModelFiles(run_dir, layout, PART_BYTES)
+    for flat in flats_of(run_dir):
+        files.add(Version(0, 1), flat)
+    files.publish()
+    return run_dir
+
+
+def leaves_of(run_dir: Path) -> list[np.ndarray]:
+    """Return random leaves that a model has, and the initial ones do not."""
+    rng = np.random.default_rng(1)
+    task = task_of(load(run_dir / "config.toml"))
+    return [rng.normal(0, 0.2, leaf.shape).astype("f4") for leaf in jax.tree.leaves(task.shapes)]
+
+
+def flats_of(run_dir: Path) -> list[Flat]:
+    config = load(run_dir / "config.toml")
+    layout = layout_of(task_of(config), config.sync.fragments)
+    return [take(layout, Fragment(p), leaves_of(run_dir)) for p in range(len(layout.fragments))]
+
+
+def parameters_of(run_dir: Path) -> dict[str, np.ndarray]:
+    source = open_source(str(run_dir / "model.safetensors"))
+    return {path: source.read(path) for path in source.leaves}
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main([*words])
+    assert not ended.value.code, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def test_sample_continues_with_the_tokens_of_the_model(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = command(capsys, "sample", str(run_dir), "7 ti", "--tokens", "6", "--temperature", "0")
+    task = task_of(load(run_dir / "config.toml"))
+    params = jax.tree.unflatten(jax.tree.structure(task.shapes), leaves_of(run_dir))
+    assert task.text is not None
+    tokens = [*b"7 ti"]
+    for _ in range(6):
+        scores = task.text.logits(params, jnp.asarray([tokens], jnp.int32))
+        tokens.append(int(jnp.argmax(scores[0, -1])))
+    assert out == bytes(tokens).decode(errors="replace") + "\n"
+
+
+def test_sample_as_json_says_what_was_generated(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("sample", str(run_dir), "7 ti", "--tokens", "40", "--seed", "3", "--json")
+    once, again = (json.loads(command(capsys, *words)) for _ in range(2))
+    assert (once["run"], once["prompt"], once["tokens"]) == ("first", "7 ti", 40)
+    assert once["text"] == again["text"]
+    assert len(once["text"].encode()) >= 40
+
+
+def test_eval_gives_the_loss_of_the_evaluator(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = json.loads(command(capsys, "eval", str(run_dir), "--json"))
+    config = load(run_dir / "config.toml")
+    loss = Evaluator(config).loss(flats_of(run_dir))
+    assert found["heldout_loss"] == loss
+    assert found["perplexity"] == pytest.approx(math.exp(loss))
+    assert found["bits_per_byte"] == pytest.approx(loss / math.log(2))
+    assert found["source"] == config.data.source
+
+
+def test_eval_reads_another_source(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("z" * 20_000)
+    found = json.loads(command(capsys, "eval", str(run_dir), "--data", str(other), "--json"))
+    own = json.loads(command(capsys, "eval", str(run_dir), "--json"))
+    assert found["source"] == str(other)
+    assert found["heldout_loss"] != own["heldout_loss"]
+    assert "nats per token" in command(capsys, "eval", str(run_dir))
+
+
+def test_run_whose_task_has_changed_is_refused(run_dir: Path) -> None:
+    config = load(run_dir / "config.toml")
+    parameters = {**parameters_of(run_dir), "norm": np.zeros(3, np.float32)}
+    with pytest.raises(UserMistake, match=r"the task has changed since: its leaf norm is \(16,\)"):
+        _ = TrainedModel("first", config, parameters, None).params
+
+
+def test_task_that_is_no_model_of_text_is_refused(run_dir: Path) -> None:
+    model = trained_model(str(run_dir))
+    model.task = replace(model.task, text=None)
+    with pytest.raises(UserMistake, match=r"run first: its task byte-tiny is not known as a model"):
+        next(model.continued("a", 1, Sampling()))
+
+
+def test_empty_prompt_is_refused(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["sample", str(run_dir), ""])
+    assert ended.value.code == 2
+    assert "the prompt is empty" in capsys.readouterr().err
