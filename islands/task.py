@@ -133,7 +133,7 @@ class Task:
     """
 
     text: TextModel | None = None
-    """What `archipelago sample` and `eval` need of a model of text; None: it is not one."""
+    """Codec, logits and decoder of a model of text, for `sample` and `eval`; None: it is not one."""
 
     def state(self, path: str) -> bool:
         """Return whether a leaf is state, by its path in the tree of `state_tree`."""

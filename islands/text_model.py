@@ -61,7 +61,7 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TextModel:
-    """What a task offers beside its loss if it is a model of text (`Task.text`)."""
+    """Codec, logits and decoder of a model of text (`Task.text`)."""
 
     codec: Codec
     logits: Callable[[Any, jax.Array], jax.Array]

@@ -268,7 +268,7 @@ def mixed(data):
     task = load_task("byte-tiny", None, {}, data)
     def init(seed):
         params = task.init(seed)
-        params["blocks"]["mlp"]["up"] = params["blocks"]["mlp"]["up"].astype("float16")
+        params["blocks"]["mlp"]["up"] = params["blocks"]["mlp"]["up"].astype("float8_e5m2")
         return {**params, "step": jnp.int32(0)}
     return dataclasses.replace(task, name="mixed", init=init, loss=lambda p, b: 0 * p["step"])
 
@@ -281,8 +281,8 @@ def whole(data):
     return dataclasses.replace(task, name="whole", init=lambda seed: task.init(seed))
 """
 MIXED = (
-    "task mixed: parameter blocks/mlp/up is float16[2,64,160]: hold it in float32 and cast it "
-    "within the loss\n"
+    "task mixed: parameter blocks/mlp/up is float8_e5m2[2,64,160]: hold it in float32, bfloat16 or "
+    "float16\n"
     "task mixed: parameter step is int32[]: only float32 can be trained and merged; make it a "
     "constant of the task, or a part of its batches\n"
 )
