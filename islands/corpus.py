@@ -13,24 +13,26 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import overload
+from typing import Any, Protocol, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.errors import ArchipelagoError
 from coordinator.protocol import Lease
+from islands.data.joined_tokens import JoinedTokens
+from islands.data.segments import with_segments
 from islands.permutation import permuted
-from islands.sources import (
-    PIECE_BYTES,
-    DataSpec,
-    Tokens,
-)
+from islands.sources import DataSpec, Tokens
 
 Windows = NDArray[np.int32]
 """A batch, [batch, window + 1]: position i + 1 is predicted from the positions up to i."""
+WindowBatch: TypeAlias = Any
+"""Windows, or a mapping of arrays with them if `separate_documents` is set (`data.segments`)."""
+PIECE_TOKENS = 2**24
+"""Tokens that are in memory at once for a fingerprint."""
 AT_ONCE = 1024
 """Windows of a lease whose places in the order are computed at once."""
 TRAIN, HELDOUT = 0, 1
@@ -47,10 +49,12 @@ class Corpus:
 
     spec: DataSpec
     """The cut and shuffle of the tokens."""
-    train: Tokens
+    train: Tokens | JoinedTokens
     """Tokens for training."""
-    heldout: Tokens
+    heldout: Tokens | JoinedTokens
     """Tokens that are held out."""
+    end_token: int | None = None
+    """The id behind each document; None: it is not known."""
 
     @property
     def windows(self) -> int:
@@ -63,24 +67,37 @@ class Corpus:
         digest = hashlib.sha256(repr((self.spec.window, self.train.dtype.str)).encode())
         for tokens in (self.train, self.heldout):
             digest.update(len(tokens).to_bytes(8, "little"))
-            for first in range(0, len(tokens), PIECE_BYTES):
-                digest.update(tokens[first : first + PIECE_BYTES].tobytes())
+            if isinstance(tokens, JoinedTokens):
+                digest.update(tokens.fingerprint.encode())
+                continue
+            for first in range(0, len(tokens), PIECE_TOKENS):
+                digest.update(tokens[first : first + PIECE_TOKENS].tobytes())
         return digest.hexdigest()[:16]
 
     def numbers(self, positions: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
         """Return the windows at these positions of the endless sequence of shuffled epochs."""
         return in_epochs(positions, self.windows, seed)
 
-    def cut(self, numbers: NDArray[np.int64]) -> Windows:
+    def cut(self, numbers: NDArray[np.int64]) -> WindowBatch:
         """Return these training windows."""
-        return _gather(self.train, numbers, self.spec.window)
+        return self._batch(self.train, numbers)
+
+    def heldout_cut(self, numbers: NDArray[np.int64]) -> WindowBatch:
+        """Return these held-out windows."""
+        return self._batch(self.heldout, numbers)
+
+    def _batch(self, tokens: Tokens | JoinedTokens, numbers: NDArray[np.int64]) -> WindowBatch:
+        windows = _gather(tokens, numbers, self.spec.window)
+        if not self.spec.separate_documents or self.end_token is None:
+            return windows
+        return with_segments(windows, self.end_token)
 
     def heldout_batches(self, batch_size: int) -> HeldOut:
         """Return all held-out windows in batches, in a fixed order; any few are a fair sample."""
         return HeldOut(self, batch_size)
 
 
-class HeldOut(Sequence[Windows]):
+class HeldOut(Sequence[WindowBatch]):
     """The held-out batches, cut on demand, equal on every call and machine.
 
     Windows are shuffled once, so that the first few batches already represent all files. A last
@@ -95,16 +112,33 @@ class HeldOut(Sequence[Windows]):
         return max(1, self._windows // self._batch_size)
 
     @overload
-    def __getitem__(self, index: int) -> Windows: ...
+    def __getitem__(self, index: int) -> WindowBatch: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Windows]: ...
-    def __getitem__(self, index: int | slice) -> Windows | list[Windows]:
+    def __getitem__(self, index: slice) -> list[WindowBatch]: ...
+    def __getitem__(self, index: int | slice) -> WindowBatch:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         first = range(len(self))[index] * self._batch_size
         places = np.arange(first, min(first + self._batch_size, self._windows))
         chosen = permuted(places, self._windows, (self._corpus.spec.seed, HELDOUT, 0))
-        return _gather(self._corpus.heldout, chosen, self._corpus.spec.window)
+        return self._corpus.heldout_cut(chosen)
+
+
+class WindowSource(Protocol):
+    """A source of training windows by number: a `Corpus`, a mixture, or examples."""
+
+    @property
+    def spec(self) -> DataSpec:
+        """The cut and shuffle."""
+        ...
+
+    def numbers(self, positions: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+        """Return the windows at these positions of an endless order."""
+        ...
+
+    def cut(self, numbers: NDArray[np.int64]) -> WindowBatch:
+        """Return these windows."""
+        ...
 
 
 class Stream:
@@ -113,7 +147,7 @@ class Stream:
     To restore a stream, make a new one and `add` the saved `cursor`, then the leases behind it.
     """
 
-    def __init__(self, corpus: Corpus, batch_size: int, seed: int) -> None:
+    def __init__(self, corpus: WindowSource, batch_size: int, seed: int) -> None:
         self.batch_size = batch_size
         self.rows: NDArray[np.bool_] | None = None  # which rows of each batch are read; None: all
         self._corpus, self._seed = corpus, seed
@@ -149,7 +183,7 @@ class Stream:
         """Windows left in all the leases held."""
         return sum(self._length - lease.start for lease in self._leases)
 
-    def next(self) -> Windows:
+    def next(self) -> WindowBatch:
         """Consume the next `batch_size` windows, across leases if needed.
 
         Windows that this host does not read (`rows`) are zeros.
@@ -173,13 +207,11 @@ class Stream:
             pending -= taken
         return self._read(np.concatenate(numbers))
 
-    def _read(self, numbers: NDArray[np.int64]) -> Windows:
+    def _read(self, numbers: NDArray[np.int64]) -> WindowBatch:
         if self.rows is None:
             return self._corpus.cut(numbers)
-        read = self._corpus.cut(numbers[self.rows])
-        batch = np.zeros((numbers.size, read.shape[1]), read.dtype)
-        batch[self.rows] = read
-        return batch
+        read, rows = self._corpus.cut(numbers[self.rows]), np.flatnonzero(self.rows)
+        return joined_batches([read], [rows], numbers.size)
 
     def _numbers(self, lease: Lease) -> NDArray[np.int64]:
         """Return the numbers of the next windows of a lease, up to the end of a block of `AT_ONCE`.
@@ -208,11 +240,32 @@ def in_epochs(positions: NDArray[np.int64], size: int, seed: int) -> NDArray[np.
     return index
 
 
-def windows_in(tokens: Tokens, window: int) -> int:
+def joined_batches(
+    batches: Sequence[WindowBatch], rows: Sequence[NDArray[np.int64]], size: int | None = None
+) -> WindowBatch:
+    """Return one batch in which each of these has its rows; other rows are zeros.
+
+    `size`: the number of rows; by default that of all batches together.
+    """
+    size = sum(map(len, rows)) if size is None else size
+    if isinstance(batches[0], Mapping):
+        names: list[str] = [*batches[0]]
+        return {
+            name: joined_batches([batch[name] for batch in batches], rows, size) for name in names
+        }
+    joined = np.zeros((size, *batches[0].shape[1:]), batches[0].dtype)
+    for batch, places in zip(batches, rows, strict=True):
+        joined[places] = batch
+    return joined
+
+
+def windows_in(tokens: Tokens | JoinedTokens, window: int) -> int:
     """Return the number of whole windows."""
     return max(0, len(tokens) - 1) // window
 
 
-def _gather(tokens: Tokens, windows: NDArray[np.int64], window: int) -> Windows:
+def _gather(tokens: Tokens | JoinedTokens, windows: NDArray[np.int64], window: int) -> Windows:
+    if isinstance(tokens, JoinedTokens):
+        return tokens.windows(windows, window)
     index = windows[:, None] * window + np.arange(window + 1)
     return tokens[index].astype(np.int32)

@@ -2,82 +2,232 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from coordinator.errors import UserMistake
 from islands import token_files
 from islands.corpus import Corpus, windows_in
-from islands.sources import (
+from islands.data import token_index
+from islands.data.buckets import SourceFile, identity, names_below, shown, size_of
+from islands.data.damage import Damage
+from islands.data.encoding import dtype_of
+from islands.data.joined_tokens import JoinedTokens, TokenPart, divided
+from islands.data.mixture import MixedCorpus
+from islands.data.text_tokens import (
     BYTES,
-    DataSpec,
-    Pieces,
-    Tokens,
-    dtype_of,
-    held_out,
-    is_parquet,
-    root_and_files,
-    tokens_of,
+    SEPARATOR,
+    HuggingFaceEncoder,
+    encoder_of,
+    fits,
+    tokenizer_bytes,
 )
+from islands.data.token_index import TokenDirectory
+from islands.source_tokens import Pieces, is_text, tokens_of
+from islands.sources import DataSpec, Tokens, held_out, parts_of, root_and_files
 
+log = logging.getLogger("archipelago.data")
 PROBLEMS_SHOWN = 5
+GB = 10**9
 
 
-def read_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus:
-    """Map the source into memory and split off the held-out part.
+class _Read(NamedTuple):
+    """The tokens of a source."""
+
+    train: Tokens | JoinedTokens
+    heldout: Tokens | JoinedTokens
+    end_token: int | None
+    """The id behind each document; None: it is not known."""
+
+
+def read_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus | MixedCorpus:
+    """Open the source and split off the held-out part.
+
+    A token directory, and text above `prepare_gb`, are read where they are: nothing but their index
+    and sizes is read now. Any other source is written once for each machine as token files.
 
     Files are held out whole, by a hash of their path below the source and the seed. A single file
-    is held out by its tail: the last bytes of a text, the last rows of a Parquet file. Documents of
-    text end with a byte 0, except a single text; rows of token ids are joined as they are.
+    is held out by its tail: the last bytes of a text, the last rows of a table. The last part of
+    each shard of a token directory is held out. Documents of text end with a byte 0, except a
+    single text, or with the end token of the tokenizer; rows of token ids are joined as they are.
 
     Errors: `UserMistake` with all problems found:
 
     - the source is missing, unreadable or empty
+    - the source is too large to be written at the start
+    - the tokenizer, or the token directory, does not fit the vocabulary
     - a column is missing or holds something else
     - an id is outside the vocabulary
     - there are fewer windows than one lease (training) or than one (held out)
     - there is no room for the tokens
     """
-    problems = _impossible(data, vocabulary)
-    root, files = Path(), list[Path]()
+    if data.mixture:
+        corpora = [_one_source(part, vocabulary) for part in parts_of(data)]
+        return MixedCorpus(data, corpora, [part.weight for part in data.mixture])
+    return _one_source(data, vocabulary)
+
+
+def _one_source(data: DataSpec, vocabulary: int) -> Corpus:
+    problems = _impossible(data)
+    read: _Read | None = None
     try:
-        root, files = root_and_files(data)
+        directory = token_index.opened(data.source)
+        if directory is not None:
+            problems += _unfit(directory, data, vocabulary)
+            read = None if problems else _of_directory(directory, data)
+        else:
+            read = _of_files(data, vocabulary, problems)
     except UserMistake as error:
         problems.append(str(error))
-    _refuse(problems)
-    try:
-        if len(files) == 1 and not is_parquet(files[0], data):
-            train, heldout = _one_text(files[0], data)
-        else:
-            train, heldout = _tokens(root, files, data, vocabulary)
     except OSError as error:
-        raise UserMistake(f"data.source = {data.source!r}: {error}") from error
-    corpus = Corpus(data, train, heldout)
+        problems.append(f"data.source = {shown(data.source)!r}: {error}")
+    if read is not None and data.separate_documents and read.end_token is None:
+        problems.append(
+            "data.separate_documents = true needs to find the end of each document: set "
+            "data.end_token to the id that ends each one"
+        )
+    _refuse(problems)
+    assert read is not None, "nothing is left out where nothing was found"
+    corpus = Corpus(data, read.train, read.heldout, read.end_token)
     _refuse(_too_small(corpus))
     return corpus
 
 
-def _one_text(path: Path, data: DataSpec) -> tuple[Tokens, Tokens]:
-    """Return both parts of a single text, mapped where it is."""
-    tokens = token_files.mapped(path, np.dtype(np.uint8))
+# --- token directories ----------------------------------------------------------------------------
+
+
+def _unfit(directory: TokenDirectory, data: DataSpec, vocabulary: int) -> list[str]:
+    """Return why a token directory is none for this task; empty if it is one."""
+    index, name = directory.index, directory.name
+    found: list[str] = []
+    if index.vocabulary > vocabulary:
+        found.append(
+            f"data.source = {name!r} has token ids from 0 to {index.vocabulary - 1:,}, which needs "
+            f"a vocabulary of {index.vocabulary:,}, and the task has one of {vocabulary:,}: set "
+            "the task's vocabulary (task.options), or tokenize with the task's tokenizer"
+        )
+    if data.column is not None or data.tokens:
+        found.append(
+            f"data.source = {name!r} is a token directory, which has no columns: leave out "
+            "data.column and data.tokens"
+        )
+    if data.tokenizer is not None:
+        given = encoder_of(tokenizer_bytes(data.tokenizer), data.tokenizer, data.end_token)
+        if given.sha256 != index.tokenizer_sha256:
+            kept = index.tokenizer_sha256 or "none"
+            found.append(
+                f"data.source = {name!r} was made with another tokenizer (SHA-256 {kept[:12]}) than "
+                f"data.tokenizer = {data.tokenizer!r} ({given.sha256[:12]}): leave data.tokenizer "
+                "out, or tokenize the source with it"
+            )
+    return found
+
+
+def _of_directory(directory: TokenDirectory, data: DataSpec) -> _Read:
+    index = directory.index
+    dtype = np.dtype(index.dtype).newbyteorder("<")
+    parts = [
+        TokenPart(file, 0, shard.tokens, digest=shard.sha256)
+        for file, shard in zip(directory.files, index.shards, strict=True)
+    ]
+    train, heldout = divided(parts, data.heldout_percent)
+    end = data.end_token if isinstance(data.end_token, int) else index.end_token
+    return _Read(JoinedTokens(train, dtype), JoinedTokens(heldout, dtype), end)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def _of_files(data: DataSpec, vocabulary: int, problems: list[str]) -> _Read | None:
+    """Return the tokens of files; add problems of the settings, and return None if there are some.
+
+    Errors: `UserMistake`; `OSError`.
+    """
+    encoder = None
+    if data.tokenizer is not None and not data.tokens:
+        encoder = encoder_of(tokenizer_bytes(data.tokenizer), data.tokenizer, data.end_token)
+        problems += fits(encoder, data.tokenizer, vocabulary)
+    elif not data.tokens and vocabulary < BYTES:
+        problems.append(
+            f"text is read as {BYTES} bytes, the task has a vocabulary of {vocabulary}: "
+            "give token ids (data.tokens = true) or take a task for bytes"
+        )
+    root, files = root_and_files(data)
+    if problems:
+        return None
+    end = data.end_token if isinstance(data.end_token, int) else None
+    if not data.tokens:
+        end = SEPARATOR if encoder is None else encoder.end_token
+    are_texts = all(is_text(file, data) for file in files)
+    if len(files) == 1 and are_texts:
+        return _Read(*_one_text(files[0], data), end)
+    size = sum(map(size_of, files))
+    if size <= data.prepare_gb * GB:
+        return _Read(*_written(root, files, data, vocabulary, encoder), end)
+    if are_texts:
+        return _Read(*_in_place(root, files, data), end)
+    how = "--tokens --vocabulary N" if data.tokens else f"--tokenizer {data.tokenizer}"
+    column = f" --column {data.column}" if data.column else ""
+    how = "" if encoder is None and not data.tokens else f" {how}"
+    raise UserMistake(
+        f"data.source = {shown(data.source)!r} has {size / GB:,.1f} GB, and more than "
+        f"data.prepare_gb = {data.prepare_gb:g} is not tokenized at the start of a run: use "
+        f"`archipelago data tokenize {shown(data.source)} OUT{column}{how}`, and name OUT as "
+        "data.source"
+    )
+
+
+def _one_text(
+    file: SourceFile, data: DataSpec
+) -> tuple[Tokens | JoinedTokens, Tokens | JoinedTokens]:
+    """Return both parts of a single text, read where it is."""
+    dtype = np.dtype(np.uint8)
+    if not isinstance(file, Path):
+        train, heldout = divided([TokenPart(file, 0, file.size)], data.heldout_percent)
+        return JoinedTokens(train, dtype), JoinedTokens(heldout, dtype)
+    tokens = token_files.mapped(file, dtype)
     cut = round((1 - data.heldout_percent / 100) * len(tokens))
     return tokens[:cut], tokens[cut:]
 
 
-def _tokens(
-    root: Path, files: Sequence[Path], data: DataSpec, vocabulary: int
+def _in_place(
+    root: Path | str, files: Sequence[SourceFile], data: DataSpec
+) -> tuple[JoinedTokens, JoinedTokens]:
+    """Return both parts of several texts, read where they are."""
+    parts = [TokenPart(file, 0, size, SEPARATOR) for file in files if (size := size_of(file))]
+    outside = held_out(names_below(root, [part.file for part in parts]), data)
+    found = [
+        JoinedTokens(
+            [part for part, is_out in zip(parts, outside, strict=True) if is_out is wanted],
+            np.dtype(np.uint8),
+        )
+        for wanted in (False, True)
+    ]
+    return found[0], found[1]
+
+
+def _written(
+    root: Path | str,
+    files: Sequence[SourceFile],
+    data: DataSpec,
+    vocabulary: int,
+    encoder: HuggingFaceEncoder | None,
 ) -> tuple[Tokens, Tokens]:
     """Return both parts of several files, or rows, which are written once as they lie in memory.
 
     Errors: `UserMistake` for problems with the files; `OSError` if there is no room.
     """
-    names = [path.relative_to(root).as_posix() for path in files]
-    dtype, alone = dtype_of(vocabulary), len(files) == 1
+    names = names_below(root, files)
+    # A tokenizer may have fewer ids than the model, and its file then needs no more bytes.
+    dtype, alone = dtype_of(vocabulary if encoder is None else encoder.vocabulary), len(files) == 1
     kept = 1 - data.heldout_percent / 100
     sides = [False] if alone else held_out(names, data)
+    damage = Damage(data.skip_damaged)
 
     def write(to: token_files.Writing) -> None:
         problems: list[str] = []
@@ -86,12 +236,16 @@ def _tokens(
             if alone:
                 shares = [(to.train, 0.0, kept), (to.heldout, kept, 1.0)]
             for file, start, stop in shares:
-                pieces = tokens_of(path, data, vocabulary, start, stop)
+                pieces = tokens_of(path, data, vocabulary, start, stop, damage, encoder)
                 while (piece := _read(pieces, problems)) is not None:
                     file.write(piece.astype(dtype).tobytes())
         _refuse(problems)
+        if damage.counts:
+            log.warning("data.source = %r: left out: %s", shown(data.source), damage.text)
 
-    key = token_files.key_of(files, replace(data, window=0, lease_windows=0), vocabulary, *names)
+    facts: list[Any] = [replace(data, window=0, lease_windows=0), vocabulary, *names]
+    facts += [] if encoder is None else [encoder.sha256, encoder.end_token]
+    key = token_files.key_of([identity(file) for file in files], *facts)
     return token_files.kept(key, dtype, write)
 
 
@@ -114,7 +268,7 @@ def _refuse(problems: Sequence[str]) -> None:
         raise UserMistake("\n".join(shown))
 
 
-def _impossible(data: DataSpec, vocabulary: int) -> list[str]:
+def _impossible(data: DataSpec) -> list[str]:
     rules = [
         (data.window >= 1, f"data.window = {data.window}: must be at least 1"),
         (data.lease_windows >= 1, f"data.lease_windows = {data.lease_windows}: at least 1"),
@@ -127,11 +281,6 @@ def _impossible(data: DataSpec, vocabulary: int) -> list[str]:
             not data.tokens or data.column is not None,
             "data.tokens needs data.column: the Parquet column that holds the token ids",
         ),
-        (
-            data.tokens or vocabulary >= BYTES,
-            f"text is read as {BYTES} bytes, the task has a vocabulary of {vocabulary}: "
-            "give token ids (data.tokens = true) or take a task for bytes",
-        ),
     ]
     return [problem for is_kept, problem in rules if not is_kept]
 
@@ -140,7 +289,7 @@ def _too_small(corpus: Corpus) -> list[str]:
     window, needed = corpus.spec.window, corpus.spec.lease_windows
     counts = corpus.windows, windows_in(corpus.heldout, window)
     return [
-        f"data.source = {corpus.spec.source!r} is too small: {count} {use} windows of {window} "
+        f"data.source = {shown(corpus.spec.source)!r} is too small: {count} {use} windows of {window} "
         f"tokens, {least} needed: give more text, or lower {remedy}"
         for count, least, use, remedy in (
             (counts[0], needed, "training", "data.window or data.lease_windows"),

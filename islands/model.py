@@ -24,6 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from islands.data.segments import segments_of, tokens_of
+
 Leaf: TypeAlias = jax.Array | np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 Rotation: TypeAlias = tuple[jax.Array, jax.Array]
@@ -208,14 +210,16 @@ def _plan(spec: ModelSpec) -> Mapping[str, _Made]:
     }
 
 
-def logits(spec: ModelSpec, params: ModelParams, tokens: jax.Array) -> jax.Array:
+def logits(
+    spec: ModelSpec, params: ModelParams, tokens: jax.Array, segments: jax.Array | None = None
+) -> jax.Array:
     """Return the scores of the next token after each position: int [B, T] -> float32 [B, T, V]."""
     dtype = jnp.dtype(spec.compute_dtype)
     turns = rotation(tokens.shape[1], spec.width // spec.heads, dtype)
 
     def block(x: jax.Array, layer: Blocks) -> tuple[jax.Array, None]:
         layer = jax.tree.map(lambda leaf: leaf.astype(dtype), layer)
-        x = x + attend(layer["attention"], x, spec.heads, turns)
+        x = x + attend(layer["attention"], x, spec.heads, turns, segments)
         return x + mlp(layer["mlp"], x), None
 
     x = jnp.asarray(params["embedding"]).astype(dtype)[tokens]  # [B, T, D]
@@ -223,13 +227,15 @@ def logits(spec: ModelSpec, params: ModelParams, tokens: jax.Array) -> jax.Array
     return project(norm(x, params["norm"]), params["head"].astype(dtype)).astype(jnp.float32)
 
 
-def loss(spec: ModelSpec, params: ModelParams, batch: jax.Array) -> jax.Array:
+def loss(spec: ModelSpec, params: ModelParams, batch: Any) -> jax.Array:
     """Return the mean nats per predicted token of windows [B, T + 1].
 
-    Each position predicts its successor.
+    Each position predicts its successor. The batch may have segments (`islands.data.segments`).
     """
-    scores = logits(spec, params, batch[:, :-1])
-    right = jnp.take_along_axis(scores, batch[:, 1:, None], axis=-1)[..., 0]
+    tokens, segments = tokens_of(batch), segments_of(batch)
+    seen = None if segments is None else segments[:, :-1]
+    scores = logits(spec, params, tokens[:, :-1], seen)
+    right = jnp.take_along_axis(scores, tokens[:, 1:, None], axis=-1)[..., 0]
     return jnp.mean(jax.nn.logsumexp(scores, axis=-1) - right)
 
 
@@ -249,8 +255,10 @@ def project(x: jax.Array, weights: Leaf) -> jax.Array:
     return (x.reshape(batch * time, inputs) @ weights).reshape(batch, time, -1)
 
 
-def attend(layer: Attention, x: jax.Array, heads: int, turns: Rotation) -> jax.Array:
-    """Apply causal self-attention: [B, T, D] -> [B, T, D]; no position sees a later one."""
+def attend(
+    layer: Attention, x: jax.Array, heads: int, turns: Rotation, segments: jax.Array | None = None
+) -> jax.Array:
+    """Apply causal self-attention: [B, T, D] -> [B, T, D], within each of the segments [B, T]."""
     batch, time, width = x.shape
     normed = norm(x, layer["norm"])
 
@@ -261,6 +269,8 @@ def attend(layer: Attention, x: jax.Array, heads: int, turns: Rotation) -> jax.A
     scores = jnp.einsum("btnk,bsnk->bnts", query, key, preferred_element_type=jnp.float32)
     scores = scores / math.sqrt(width // heads)
     causal = jnp.tril(jnp.ones((time, time), bool))
+    if segments is not None:
+        causal = causal & (segments[:, None, :, None] == segments[:, None, None, :])
     weights = jax.nn.softmax(jnp.where(causal, scores, -jnp.inf), axis=-1).astype(x.dtype)
     mixed = jnp.einsum("bnts,bsnk->btnk", weights, split(layer["value"]))
     return project(mixed.reshape(batch, time, width), layer["output"])

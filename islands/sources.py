@@ -1,40 +1,49 @@
-"""The sources of tokens: text files, folders and globs, Parquet files, the standard library."""
+"""The sources of tokens: text, tables, token directories, buckets, the standard library."""
 
 from __future__ import annotations
 
 import glob
 import hashlib
+import json
 import os
-import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from importlib import import_module
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.errors import UserMistake
+from islands.data import token_index
+from islands.data.buckets import SourceFile, bucket_files, in_bucket, shown
+from islands.data.formats import is_table
 
 Tokens = NDArray[np.unsignedinteger[Any]]
 """Token ids, [length], in the smallest unsigned type that holds the vocabulary."""
-Pieces: TypeAlias = Iterator[Tokens]
-"""An iterator over consecutive tokens."""
-BYTES = 256
-"""The vocabulary of text: a token is a byte."""
-SEPARATOR = 0
-"""The byte between two documents of text; text itself has none."""
 STDLIB = "python-stdlib"
 """A source name: the interpreter's own standard library, some 14 MB on every machine."""
 STDLIB_WITHOUT = frozenset({"site-packages", "dist-packages", "test", "__pycache__"})
 """Folders left out: installed packages, and `test`, which many distributions do not ship."""
-PARQUET = frozenset({".parquet", ".pq"})
-PIECE_BYTES, PIECE_ROWS = 2**24, 2**13
-"""The part of a file that is in memory at once: bytes of a text, rows of a table."""
 SNIFFED_BYTES = 8000
 """Bytes that are searched for a byte 0, which marks a binary file; git has the same rule."""
+SAVED_SPLITS, SAVED_STATE = "dataset_dict.json", "state.json"
+"""Files of a dataset that the package `datasets` saved: of all splits, and of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureSource:
+    """One source of a mixture: an entry of `[[data.mixture]]`."""
+
+    source: str
+    """As `DataSpec.source`."""
+    weight: float
+    """The share of the windows, relative to the other weights."""
+    column: str | None = None
+    """As `DataSpec.column`."""
+    tokens: bool = False
+    """As `DataSpec.tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +51,12 @@ class DataSpec:
     """The source of the tokens and how they are handed out: the table `[data]`."""
 
     source: str
-    """A text file, a folder (with all below it), a glob, Parquet files, or "python-stdlib"."""
+    """A file, a folder (with all below it), a glob, a token directory, or "python-stdlib".
+
+    All of them but the last may be in a bucket.
+    """
     column: str | None
-    """The Parquet column to read."""
+    """The column of Parquet or Arrow files, or the field of JSON lines, to read."""
     tokens: bool
     """Whether that column holds lists of token ids."""
     heldout_percent: float
@@ -55,27 +67,72 @@ class DataSpec:
     """The seed of the shuffle and of the choice of held-out files."""
     lease_windows: int
     """Windows in one lease."""
+    tokenizer: str | None = None
+    """The file of a Hugging Face tokenizer, or a folder with one; None: bytes, or ids."""
+    end_token: int | str | None = None
+    """The id or text of the token that ends each document; None: the tokenizer's own."""
+    separate_documents: bool = False
+    """Whether batches have the number of each token's document (`islands.data.segments`)."""
+    skip_damaged: bool = False
+    """Whether damaged parts are left out and counted, in place of an error."""
+    prepare_gb: float = 2.0
+    """The largest source, in GB, that is written as token files at the start."""
+    mixture: tuple[MixtureSource, ...] = ()
+    """Several sources with weights, in place of `source`."""
 
 
-def find_source(data: DataSpec) -> list[Path]:
-    """Return the source's files without reading any.
+def find_source(data: DataSpec) -> list[SourceFile]:
+    """Return the source's files; at most an index is read.
 
     Errors: `UserMistake` if there are none.
     """
+    if data.mixture:
+        return [file for part in parts_of(data) for file in find_source(part)]
+    if (directory := token_index.opened(data.source)) is not None:
+        return [*directory.files]
     return root_and_files(data)[1]
 
 
-def root_and_files(data: DataSpec) -> tuple[Path, list[Path]]:
+def parts_of(data: DataSpec) -> list[DataSpec]:
+    """Return the sources of a mixture, each by itself."""
+    return [
+        replace(data, source=each.source, column=each.column, tokens=each.tokens, mixture=())
+        for each in data.mixture
+    ]
+
+
+def root_and_files(data: DataSpec) -> tuple[Path | str, list[SourceFile]]:
     """Return the source's root and its files, sorted; hidden files and folders are left out.
 
     Errors: `UserMistake` if there are none.
     """
+    root, found, is_named = _found(data)
+    if is_named:
+        return root, found
+    readable = [file for file in found if is_table(file, data.column)]
+    wants_tables = bool(readable) or data.column is not None
+    files = readable if wants_tables else [file for file in found if not _is_binary(file)]
+    if not files:
+        wanted = "text file"
+        if wants_tables:
+            wanted = "Parquet file, Arrow file or file of JSON lines (data.column is set)"
+        raise UserMistake(f"data.source = {shown(data.source)!r} is empty: no {wanted} is below it")
+    return root, files
+
+
+def _found(data: DataSpec) -> tuple[Path | str, list[SourceFile], bool]:
+    """Return the root, all files below it, and whether each of them was named."""
     if data.source == STDLIB:
-        root = Path(sysconfig.get_paths()["stdlib"])
-        return root, sorted(_of_stdlib(root))
+        stdlib = Path(sysconfig.get_paths()["stdlib"])
+        return stdlib, sorted(_of_stdlib(stdlib)), True
+    if in_bucket(data.source):
+        above, files = bucket_files(data.source)
+        return above, [*files], len(files) == 1
     path = Path(data.source).expanduser()
     if path.is_file():
-        return path.parent, [path]
+        return path.parent, [path], True
+    if path.is_dir() and (saved := _saved_dataset(path)):
+        return path, [*saved], True
     if path.is_dir():
         root, found = path, path.rglob("*")
     elif glob.has_magic(data.source):
@@ -86,18 +143,35 @@ def root_and_files(data: DataSpec) -> tuple[Path, list[Path]]:
             f"data.source = {data.source!r}: there is no such file or folder (looked in "
             f"{Path.cwd()}): name a file, a folder, a glob, or {STDLIB!r}"
         )
-    files = sorted(
+    visible = sorted(
         p
         for p in found
         if p.is_file() and not any(part.startswith(".") for part in p.relative_to(root).parts)
     )
-    tables = [p for p in files if p.suffix in PARQUET]
-    wants_tables = bool(tables) or data.column is not None
-    files = tables if wants_tables else [p for p in files if not _is_binary(p)]
-    if not files:
-        wanted = "Parquet file (data.column is set)" if wants_tables else "text file"
-        raise UserMistake(f"data.source = {data.source!r} is empty: no {wanted} is below it")
-    return root, files
+    return root, [*visible], False
+
+
+def _saved_dataset(folder: Path) -> list[Path]:
+    """Return the files of a split that the package `datasets` saved; empty if it is none.
+
+    Errors: `UserMistake` if the folder has several splits, or its list of files is broken.
+    """
+    if (folder / SAVED_SPLITS).is_file():
+        splits = sorted(path.parent.name for path in folder.glob(f"*/{SAVED_STATE}"))
+        named = ", ".join(str(folder / split) for split in splits) or "none is there"
+        raise UserMistake(
+            f"data.source = {str(folder)!r} is a saved dataset of several splits: name one: {named}"
+        )
+    state = folder / SAVED_STATE
+    if not (state.is_file() and (folder / "dataset_info.json").is_file()):
+        return []
+    try:
+        files = [folder / each["filename"] for each in json.loads(state.read_text())["_data_files"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserMistake(f"{state} does not list the files of the dataset: {error!r}") from error
+    if missing := [path.name for path in files if not path.is_file()]:
+        raise UserMistake(f"{folder}: {missing[0]} is missing, which {SAVED_STATE} lists")
+    return files
 
 
 def _of_stdlib(root: Path) -> Iterator[Path]:
@@ -117,109 +191,9 @@ def held_out(names: Sequence[str], data: DataSpec) -> list[bool]:
     return [number < bound for number in drawn]
 
 
-def is_parquet(path: Path, data: DataSpec) -> bool:
-    """Return whether a file is read as Parquet."""
-    return path.suffix in PARQUET or data.column is not None
-
-
-def _is_binary(path: Path) -> bool:
+def _is_binary(file: SourceFile) -> bool:
     try:
-        with path.open("rb") as file:
-            return b"\0" in file.read(SNIFFED_BYTES)
+        with file.open("rb") as stream:
+            return b"\0" in stream.read(SNIFFED_BYTES)
     except OSError:
         return False  # to be read and reported with all others that cannot be
-
-
-def tokens_of(path: Path, data: DataSpec, vocabulary: int, start: float, stop: float) -> Pieces:
-    """Yield the share [start, stop) of a file's bytes or rows as tokens, some at a time.
-
-    Documents of text end with a separator, unless the file is empty; rows of token ids are joined
-    as they are.
-
-    Errors: `OSError`; `UserMistake` if a column is missing, or holds something else.
-    """
-    if is_parquet(path, data):
-        rows = _rows(path, data, vocabulary, start, stop)
-        yield from rows if data.tokens else _separated(rows)
-    else:
-        yield from _ended(_bytes(path, start, stop))
-
-
-def _bytes(path: Path, start: float, stop: float) -> Pieces:
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        place, end = file.seek(round(start * size)), round(stop * size)
-        while place < end and (read := file.read(min(PIECE_BYTES, end - place))):
-            place += len(read)
-            yield np.frombuffer(read, np.uint8)
-
-
-def _ended(pieces: Pieces) -> Pieces:
-    has_bytes = False
-    for piece in pieces:
-        has_bytes = has_bytes or len(piece) > 0
-        yield piece
-    if has_bytes:
-        yield np.full(1, SEPARATOR, np.uint8)
-
-
-def _separated(batches: Iterator[list[bytes]]) -> Pieces:
-    """Yield rows of text with a separator between them, and one at the end."""
-    first, has_bytes = True, False
-    for rows in batches:
-        joined = bytes([SEPARATOR]).join(rows if first else [b"", *rows])
-        first, has_bytes = first and not rows, has_bytes or len(joined) > 0
-        yield np.frombuffer(joined, np.uint8)
-    if has_bytes:
-        yield np.full(1, SEPARATOR, np.uint8)
-
-
-def _rows(path: Path, data: DataSpec, vocabulary: int, start: float, stop: float) -> Iterator[Any]:
-    """Yield the rows that are not null: text as lists of bytes, token ids as arrays."""
-    # Import by name, since pyarrow has no types, and late: it takes a third of a second, which text
-    # does not need.
-    pa: Any = import_module("pyarrow")
-    ds: Any = import_module("pyarrow.dataset")
-    try:
-        table = ds.dataset(str(path), format="parquet")
-        names: list[str] = table.schema.names
-        if data.column is None or data.column not in names:
-            complaint = "data.column is not set" if data.column is None else f"no {data.column!r}"
-            raise UserMistake(f"{path}: {complaint}; its columns are {', '.join(names)}")
-        _of_rows(pa.array([], table.schema.field(data.column).type), path, data, vocabulary)
-        first, last = 0, sys.maxsize
-        if (start, stop) != (0, 1):
-            count = table.count_rows(filter=ds.field(data.column).is_valid())
-            first, last = round(start * count), round(stop * count)
-        row = 0
-        options = {"batch_size": PIECE_ROWS, "batch_readahead": 1, "fragment_readahead": 1}
-        for batch in table.to_batches(columns=[data.column], **options):
-            column = batch.column(0).drop_null()
-            begin, end = max(0, first - row), min(len(column), last - row)
-            row += len(column)
-            if begin < end:
-                yield _of_rows(column.slice(begin, end - begin), path, data, vocabulary)
-    except (pa.ArrowException, OSError) as error:
-        kind = "lists of token ids" if data.tokens else "text (for ids set data.tokens = true)"
-        problem = f"column {data.column!r} cannot be read as {kind}"
-        raise UserMistake(f"{path}: {problem}: {error}") from error
-
-
-def _of_rows(column: Any, path: Path, data: DataSpec, vocabulary: int) -> Any:
-    pa: Any = import_module("pyarrow")
-    pc: Any = import_module("pyarrow.compute")
-    if not data.tokens:
-        return column.cast(pa.large_binary()).to_pylist()
-    ids: NDArray[np.integer[Any]] = pc.list_flatten(column).to_numpy(False)
-    if ids.dtype.kind not in "iu":
-        problem = f"holds {ids.dtype} values or nulls in its lists, not token ids"
-        raise UserMistake(f"{path}: column {data.column!r} {problem}")
-    if len(ids) and not 0 <= (low := ids.min()) <= (high := ids.max()) < vocabulary:
-        problem = f"token ids run from {low} to {high}, the vocabulary from 0 to {vocabulary - 1}"
-        raise UserMistake(f"{path}: {problem}: take the tokenizer that the task was made for")
-    return ids.astype(dtype_of(vocabulary))
-
-
-def dtype_of(vocabulary: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """Return the smallest unsigned type that holds the vocabulary."""
-    return np.min_scalar_type(vocabulary - 1)

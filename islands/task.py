@@ -25,6 +25,8 @@ from islands import model
 from islands.built_in_init import Drawn
 from islands.corpus import Corpus, Stream
 from islands.corpus_reader import read_corpus
+from islands.data.mixture import MixedCorpus
+from islands.data.segments import predicted
 from islands.model import ModelSpec
 from islands.model_decoder import text_model
 from islands.pickled_task import load_pickled
@@ -200,7 +202,7 @@ def language_model(name: str, spec: ModelSpec, data: DataSpec) -> Task:
     """Return a decoder-only transformer on a corpus, which is read when first needed."""
 
     @cache
-    def corpus() -> Corpus:
+    def corpus() -> Corpus | MixedCorpus:
         return read_corpus(data, spec.vocabulary)
 
     return Task(
@@ -208,7 +210,7 @@ def language_model(name: str, spec: ModelSpec, data: DataSpec) -> Task:
         vocabulary=spec.vocabulary,
         init=Drawn(spec),
         loss=_loss_of(spec),
-        tokens=lambda batch: batch.shape[0] * (batch.shape[1] - 1),
+        tokens=predicted,
         stream=lambda batch_size: Stream(corpus(), batch_size, data.seed),
         heldout=lambda batch_size: corpus().heldout_batches(batch_size),
         stacked=lambda path: path.startswith("blocks/"),

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from coordinator.errors import UserMistake
 from islands.corpus import HELDOUT, Corpus, Stream, in_epochs
 from islands.corpus_reader import read_corpus
+from islands.data.mixture import MixedCorpus
+from islands.data.segments import predicted
 from islands.permutation import permuted
 from islands.sources import DataSpec
 from islands.task import Params, Task
@@ -39,7 +41,8 @@ def text_task(
 
     Args:
         init: A JAX key -> the parameters, a tree of float32 arrays.
-        loss: As in `Task.loss`; a batch is int32 [batch, window + 1].
+        loss: As in `Task.loss`; a batch is int32 [batch, window + 1], or a mapping of arrays if
+            `data.separate_documents` is set (`islands.data.segments`).
         data: What the task's function was given.
         vocabulary: Number of tokens; 256 for bytes.
         name: The name in messages.
@@ -50,7 +53,7 @@ def text_task(
     """
 
     @cache
-    def corpus() -> Corpus:
+    def corpus() -> Corpus | MixedCorpus:
         return read_corpus(data, vocabulary)
 
     return Task(
@@ -58,7 +61,7 @@ def text_task(
         vocabulary=vocabulary,
         init=_seeded(init),
         loss=loss,
-        tokens=lambda batch: batch.shape[0] * (batch.shape[1] - 1),
+        tokens=predicted,
         stream=lambda batch_size: Stream(corpus(), batch_size, data.seed),
         heldout=lambda batch_size: corpus().heldout_batches(batch_size),
         stacked=lambda path: path.startswith(tuple(stacked)),
@@ -105,7 +108,7 @@ def supervised_task(
         init=_seeded(init),
         loss=loss,
         tokens=lambda batch: len(next(iter(batch.values()))),
-        stream=lambda batch_size: _ExampleStream(read(), batch_size),
+        stream=lambda batch_size: Stream(read(), batch_size, data.seed),
         heldout=lambda batch_size: read().heldout_batches(batch_size),
         stacked=lambda path: False,
         embedding=lambda path: False,
@@ -159,25 +162,3 @@ class _Examples:
         ends = range(batch_size, len(self.heldout) + 1, batch_size)
         batches = [self.cut(self.heldout[end - batch_size : end]) for end in ends]
         return batches or [self.cut(self.heldout)]
-
-
-class _ExampleStream(Stream):
-    """A stream of examples; its leases are counted as those of a text."""
-
-    _corpus: Any
-
-    def __init__(self, examples: _Examples, batch_size: int) -> None:
-        corpus: Any = examples
-        super().__init__(corpus, batch_size, examples.spec.seed)
-
-    def _read(self, numbers: NDArray[np.int64]) -> Any:
-        if self.rows is None:
-            return self._corpus.cut(numbers)
-        read = self._corpus.cut(numbers[self.rows])
-        batch = {
-            name: np.zeros((numbers.size, *array.shape[1:]), array.dtype)
-            for name, array in read.items()
-        }
-        for name, array in read.items():
-            batch[name][self.rows] = array
-        return batch

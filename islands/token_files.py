@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from islands.data.buckets import FileId
 from islands.sources import Tokens
 
 log = logging.getLogger("archipelago.data")
@@ -61,17 +62,14 @@ def mapped(path: Path, dtype: np.dtype[Any], start: int = 0, stop: int | None = 
     return np.frombuffer(memory, dtype)[start:stop]
 
 
-def key_of(files: Sequence[Path], *facts: object) -> str:
+def key_of(files: Sequence[FileId], *facts: object) -> str:
     """Return a digest of the input of a token file; an equal digest means equal tokens.
 
     It covers the names, sizes and times of the files, and the facts.
-
-    Errors: `OSError` if one of the files is gone.
     """
     digest = hashlib.sha256(repr(facts).encode())
-    for path in files:
-        status = path.stat()
-        digest.update(f"{path.absolute()}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    for name, size, modified_ns in files:
+        digest.update(f"{name}\0{size}\0{modified_ns}\0".encode())
     return digest.hexdigest()[:24]
 
 

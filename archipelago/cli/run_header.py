@@ -30,7 +30,7 @@ def header(config: Config, run_dir: Path, layout: Layout, *, resume: bool = Fals
         verb: f"{run.mode}, {run.steps} steps, seed {run.seed}",
         "model": f"{config.task.preset or config.task.target}, {layout.parameters:,} parameters, "
         f"{_optimizer(optimizer)}",
-        "data": f"{config.data.source}, windows of {config.data.window} tokens, "
+        "data": f"{_source(config)}, windows of {config.data.window} tokens, "
         f"{config.data.heldout_percent:g} % held out",
         "islands": "; ".join(_group(group) for group in config.islands),
     }
@@ -137,3 +137,12 @@ def _fitting(texts: list[str]) -> str:
 def _cut(text: str) -> str:
     room = WIDTH - INDENT
     return text if len(text) <= room else f"{text[: room - 3]}..."
+
+
+def _source(config: Config) -> str:
+    """Return the source of the data, or the sources of a mixture with their shares."""
+    total = sum(each.weight for each in config.data.mixture)
+    return (
+        " + ".join(f"{each.weight / total:.0%} {each.source}" for each in config.data.mixture)
+        or config.data.source
+    )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
-from cluster.config import machine_checks, optimizer_checks, sync_checks
+from cluster.config import data_checks, machine_checks, optimizer_checks, sync_checks
+from cluster.config.data_checks import SECRET
 from cluster.config.field_check import FieldCheck, reads
 from cluster.config.modes import misfit, problems_of_ring, problems_of_streaming
 from cluster.config.problem_text import Problem
@@ -15,8 +15,6 @@ from islands import pickled_task
 
 BUCKETS = ("s3", "gs", "gcs", "abfs", "abfss")
 """The schemes of the stores that pyarrow supports and that replace an object as a whole."""
-SECRET = re.compile("key|secret|token|password", re.IGNORECASE)
-"""The names of URL parameters that may hold credentials."""
 
 
 @reads("task.preset", "task.target")
@@ -51,13 +49,6 @@ def source_of_parameters_is_named(config: Config) -> Iterator[Problem]:
     if task.init_from is None:
         for key in (key for key, is_given in given.items() if is_given):
             yield Problem(f"task.{key}", "has no effect without task.init_from; name the source")
-
-
-@reads("data.tokens", "data.column")
-def tokens_have_column(config: Config) -> Iterator[Problem]:
-    """Check that token ids have a Parquet column to come from."""
-    if config.data.tokens and config.data.column is None:
-        yield Problem("data.column", "is needed by tokens = true: the Parquet column to read")
 
 
 @reads("durability.dir")
@@ -135,7 +126,10 @@ CHECKS: tuple[FieldCheck, ...] = (
     pickled_functions_are_whole,
     optimizer_checks.groups_have_rates_only,
     source_of_parameters_is_named,
-    tokens_have_column,
+    data_checks.tokens_have_column,
+    data_checks.mixture_stands_alone,
+    data_checks.tokenizer_has_text,
+    data_checks.buckets_can_be_read,
     sync_checks.fragments_fit,
     machine_checks.slices_are_of_tpus,
     machine_checks.slices_have_as_many_hosts,

@@ -12,13 +12,13 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from cluster.config.data_tables import DataConfig, MixtureConfig
 from cluster.config.fault_tables import Attack, FailurePolicy, FaultsConfig, Harm, PlannedFault
 from cluster.config.machine_tables import EvaluatorConfig, IslandGroup, Machines, MeshConfig
 from cluster.config.table import Table
 from cluster.config.toml import table_block
 from cluster.config.training_tables import (
     LEAST_OVERLAP,
-    DataConfig,
     OptimizerConfig,
     OuterConfig,
     RunConfig,
@@ -41,6 +41,7 @@ __all__ = [
     "IslandGroup",
     "Machines",
     "MeshConfig",
+    "MixtureConfig",
     "MonitorConfig",
     "OptimizerConfig",
     "OuterConfig",

@@ -92,23 +92,6 @@ class TaskConfig(Table):
     """Digest that the leaves of `init_from` must have; a run that starts fills it in."""
 
 
-class DataConfig(Table):
-    """The training data: its source, the held-out share and the size of a window."""
-
-    source: Annotated[str, Field(min_length=1)] = "python-stdlib"
-    """Corpus: "python-stdlib", a text file, a folder, a glob or Parquet files."""
-    column: Annotated[str, Field(min_length=1)] | None = None
-    """Column of a Parquet dataset to read."""
-    tokens: bool = False
-    """The column holds lists of token ids, not text."""
-    heldout_percent: Annotated[float, Field(gt=0, lt=100)] = 5.0
-    """Percentage of the corpus that is never trained on, only evaluated."""
-    window: Count = 128
-    """Tokens that one window predicts."""
-    lease_windows: Count = 256
-    """Windows in one lease."""
-
-
 class OptimizerConfig(Table):
     """The inner optimizer; its rate has a linear warm-up and decays to a floor."""
 

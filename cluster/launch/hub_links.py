@@ -211,7 +211,7 @@ class _Measurement:
 
     def _unreadable(self, config: Config) -> tuple[str, ...]:
         """Return the regions that cannot read the corpus of a preset, and why."""
-        if config.task.preset is None or config.data.source == STDLIB:
+        if config.task.preset is None or (config.data.source == STDLIB and not config.data.mixture):
             return ()
         text = config.model_dump_json()
         answers = self._all(

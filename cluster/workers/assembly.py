@@ -32,13 +32,15 @@ from islands.optimizer import OptimizerSpec
 from islands.optimizer_checks import of_optimizer
 from islands.precision import in_precision
 from islands.prefetch import Prefetched
-from islands.sources import DataSpec
+from islands.sources import DataSpec, MixtureSource
 from islands.task import Task, load_task
 
 
 def data_spec(config: Config) -> DataSpec:
     """Return the data settings of the configuration, for the task."""
-    return DataSpec(**config.data.model_dump(), seed=config.run.seed)
+    table = config.data.model_dump()
+    mixture = tuple(MixtureSource(**each) for each in table.pop("mixture"))
+    return DataSpec(**table, mixture=mixture, seed=config.run.seed)
 
 
 def task_of(config: Config) -> Task:

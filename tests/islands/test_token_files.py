@@ -106,7 +106,7 @@ def test_row_groups_do_not_change_the_result(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows, documents and the split are those of the whole table, for any row groups."""
-    monkeypatch.setattr("islands.sources.PIECE_ROWS", 3)
+    monkeypatch.setattr("islands.data.tables.BATCH_ROWS", 3)
     rows: list[str | None] = ["", "one", None, "", "two", "three", "", "four", "five", None, "six"]
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": rows}), path, row_group_size=4)

@@ -1,0 +1,46 @@
+"""The numbers of the documents in a window, and the batches that carry them.
+
+With `data.separate_documents` a batch is a mapping:
+
+    tokens      int32 [batch, window + 1]
+    segments    int32 [batch, window + 1]: the number of the token's document within the window
+
+A model's attention then sees only tokens of the same segment. The token that ends a document
+belongs to it, so its target is the first token of the next document. Without the key a batch is the
+array of tokens, as before. The functions here work on arrays of NumPy and of JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+TOKENS, SEGMENTS = "tokens", "segments"
+"""The names of the arrays of a batch."""
+
+
+def with_segments(windows: NDArray[np.int32], end_token: int) -> dict[str, NDArray[np.int32]]:
+    """Return a batch with the documents of its tokens; each document ends with `end_token`."""
+    ended = np.cumsum(windows == end_token, axis=1, dtype=np.int32)
+    segments = np.zeros_like(windows)
+    segments[:, 1:] = ended[:, :-1]
+    return {TOKENS: windows, SEGMENTS: segments}
+
+
+def tokens_of(batch: Any) -> Any:
+    """Return the tokens of a batch, [batch, window + 1], with or without segments."""
+    return batch[TOKENS] if isinstance(batch, Mapping) else batch
+
+
+def segments_of(batch: Any) -> Any:
+    """Return the segments of a batch, [batch, window + 1]; None if it has none."""
+    return batch[SEGMENTS] if isinstance(batch, Mapping) else None
+
+
+def predicted(batch: Any) -> int:
+    """Return the number of tokens that a batch predicts."""
+    rows, length = tokens_of(batch).shape
+    return int(rows) * (int(length) - 1)
