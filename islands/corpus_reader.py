@@ -121,8 +121,8 @@ def _unfit(directory: TokenDirectory, data: DataSpec, vocabulary: int) -> list[s
         if given.sha256 != index.tokenizer_sha256:
             kept = index.tokenizer_sha256 or "none"
             found.append(
-                f"data.source = {name!r} was made with another tokenizer (SHA-256 {kept[:12]}) than "
-                f"data.tokenizer = {data.tokenizer!r} ({given.sha256[:12]}): leave data.tokenizer "
+                f"data.source = {name!r} was made with another tokenizer (SHA-256 {kept[:12]}) "
+                f"than data.tokenizer = {data.tokenizer!r} ({given.sha256[:12]}): leave that key "
                 "out, or tokenize the source with it"
             )
     return found
@@ -289,8 +289,8 @@ def _too_small(corpus: Corpus) -> list[str]:
     window, needed = corpus.spec.window, corpus.spec.lease_windows
     counts = corpus.windows, windows_in(corpus.heldout, window)
     return [
-        f"data.source = {shown(corpus.spec.source)!r} is too small: {count} {use} windows of {window} "
-        f"tokens, {least} needed: give more text, or lower {remedy}"
+        f"data.source = {shown(corpus.spec.source)!r} is too small: {count} {use} windows of "
+        f"{window} tokens, {least} needed: give more text, or lower {remedy}"
         for count, least, use, remedy in (
             (counts[0], needed, "training", "data.window or data.lease_windows"),
             (counts[1], 1, "held-out", "data.window, or raise data.heldout_percent"),

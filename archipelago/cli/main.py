@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from archipelago.cli.bench import bench
 from archipelago.cli.control import chaos, drain, save, scale, stop
+from archipelago.cli.data import data
 from archipelago.cli.doctor import doctor
 from archipelago.cli.export import export
 from archipelago.cli.options import FAILED, INTERRUPTED, MISTAKEN, app
@@ -33,6 +34,7 @@ app.command()(sample)
 app.command(name="eval")(evaluate)
 app.command(hidden=True)(job)
 app.add_typer(bench, name="bench")
+app.add_typer(data, name="data")
 app.add_typer(wan, name="wan")
 
 

@@ -12,6 +12,7 @@ Modules:
     encoding          documents as token ids with the ends of documents
     token_index       the index of a token directory
     durable_files     files that are written aside, flushed and renamed
+    tokenize_plan     the input of a token directory; the training of a tokenizer
     token_writer      the writing of a token directory, which a later call can continue
     joined_tokens     the tokens of many files as one sequence, read where they are
     mixture           several corpora as one, in fixed shares

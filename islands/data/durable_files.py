@@ -21,12 +21,14 @@ def replaced(path: Path, content: bytes) -> None:
 
 
 def sealed(stream: BinaryIO) -> None:
+    """Flush a file to the disk, and close it."""
     stream.flush()
     os.fsync(stream.fileno())
     stream.close()
 
 
 def flushed_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -53,6 +53,8 @@ class TokenizePlan:
     """The content of the tokenizer's file; None: there is none."""
     shard_tokens: int = SHARD_TOKENS
     skip_damaged: bool = False
+    trained: int | None = None
+    """The vocabulary that the tokenizer was trained for; None: it was given."""
 
     @property
     def digest(self) -> str:
@@ -63,6 +65,7 @@ class TokenizePlan:
             hashlib.sha256(self.tokenizer or b"").hexdigest(),
             self.shard_tokens,
             self.skip_damaged,
+            self.trained,
             [(*identity(each.file), each.column, each.tokens) for each in self.files],
         ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
