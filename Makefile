@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 FAST := not live and not slow
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long lint check live fuzz mutants soak bench dist docs reference accelerator pins clean
+.PHONY: help install demo test test-long lint check live fuzz mutants soak bench dist deploy docs reference accelerator pins clean
 
 help: ## list all targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -61,6 +61,11 @@ dist: $(STAMP) ## build the wheel into dist/
 
 reference: $(STAMP) ## write the generated pages of docs/reference
 	$(BIN)/python .ci/reference
+
+deploy: $(STAMP) ## write the example manifests of deploy/ again
+	$(BIN)/archipelago manifest kuberay deploy/cpu.toml --out deploy/cpu
+	$(BIN)/archipelago manifest kuberay deploy/gpu.toml --out deploy/gpu
+	$(BIN)/archipelago manifest kuberay deploy/tpu-v6e.toml --out deploy/tpu-v6e --cloud gke
 
 docs: $(VENV)/.docs ## build the documentation into build/site/ (a warning is an error)
 	$(BIN)/python .ci/reference --check

@@ -1,12 +1,14 @@
 """Settings of all tests.
 
-Token files are kept in the machine's temporary folder, started processes receive Ctrl-C, and
-Hypothesis has no deadline.
+A test with the mark `needs` is deselected where a program or a folder is missing, and the last
+lines of pytest name it. Token files are kept in the machine's temporary folder, started processes
+receive Ctrl-C, and Hypothesis has no deadline.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -18,6 +20,9 @@ from hypothesis import settings
 
 from islands import token_files
 
+ROOT = Path(__file__).resolve().parents[1]
+MISSING = pytest.StashKey[dict[str, int]]()
+"""The number of deselected tests, by what is missing."""
 HERE = Path(tempfile.gettempdir()) / f"archipelago-tests-{os.getuid()}"
 os.environ.setdefault(token_files.FOLDER, str(HERE))  # inherited by the processes that tests start
 
@@ -36,3 +41,33 @@ def excepthook() -> Generator[None]:
     before = threading.excepthook
     yield
     threading.excepthook = before
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect tests whose programs or folders are missing: they could only be skipped."""
+    missing = config.stash.setdefault(MISSING, {})
+    lacking = {item: absent for item in items if (absent := _absent(item))}
+    for absent in lacking.values():
+        missing[absent] = missing.get(absent, 0) + 1
+    if lacking:
+        items[:] = [item for item in items if item not in lacking]
+        config.hook.pytest_deselected(items=[*lacking])
+
+
+def _absent(item: pytest.Item) -> str | None:
+    """Return the first thing that a test needs and this machine lacks.
+
+    A name with a slash is a path from the root of the repository, any other one is a program.
+    """
+    for mark in item.iter_markers("needs"):
+        for name in mark.args:
+            found = (ROOT / name).exists() if "/" in name else shutil.which(name) is not None
+            if not found:
+                return name
+    return None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name what was missing."""
+    for name, count in terminalreporter.config.stash.get(MISSING, {}).items():
+        terminalreporter.write_line(f"{count} tests were deselected: {name} is not here")

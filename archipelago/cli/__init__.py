@@ -25,6 +25,7 @@ the result; it decides nothing. A command imports Ray and JAX only when it needs
     bench_output     the figures of a bench, as JSON or as tables
     doctor           doctor
     wan              the group of commands `wan`
+    manifest         the group of commands `manifest`
     options          the application, and the options of several commands
     link_lines       the troubles of links, as lines of text
     display          the display of a live run

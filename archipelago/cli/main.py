@@ -13,6 +13,7 @@ from archipelago.cli.control import chaos, drain, save, scale, stop
 from archipelago.cli.data import data
 from archipelago.cli.doctor import doctor
 from archipelago.cli.export import export
+from archipelago.cli.manifest import manifest
 from archipelago.cli.options import FAILED, INTERRUPTED, MISTAKEN, app
 from archipelago.cli.planning import plan
 from archipelago.cli.replay import replay
@@ -35,6 +36,7 @@ app.command(name="eval")(evaluate)
 app.command(hidden=True)(job)
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")
+app.add_typer(manifest, name="manifest")
 app.add_typer(wan, name="wan")
 
 

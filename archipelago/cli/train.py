@@ -45,6 +45,14 @@ def run(
             "the log that leads to them is damaged or missing.",
         ),
     ] = False,
+    or_resume: Annotated[
+        bool,
+        typer.Option(
+            "--continue",
+            help="Resume the run if it has begun, else begin it: for a scheduler that starts the "
+            "command again. SIGTERM then ends only this process, not the run.",
+        ),
+    ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Check everything, start nothing; exit code 2 if wrong.")
     ] = False,
@@ -62,6 +70,7 @@ def run(
         run_dir=run_dir,
         resume=resume,
         from_stored=from_stored,
+        or_resume=or_resume,
         check=check,
         verbose=verbose,
         as_json=as_json,
@@ -76,6 +85,7 @@ def train(
     run_dir: Path | None = None,
     resume: bool = False,
     from_stored: bool = False,
+    or_resume: bool = False,
     check: bool = False,
     verbose: bool = False,
     as_json: bool = False,
@@ -88,12 +98,14 @@ def train(
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the accelerators belong to the islands
     from cluster.config.load import read
-    from cluster.launch.preflight import enter
+    from cluster.launch.preflight import enter, has_begun
 
     if from_stored and not resume:
         raise UserMistake("--from-stored: it is an option of --resume; give --resume as well")
     import_from_here()
     draft, now = read(config_path, overrides), datetime.now().astimezone()
+    if or_resume and not resume and not draft.problems:
+        resume = has_begun(draft.config, run_dir)
     config, chosen, layout = enter(draft, config_path, run_dir, now, resume=resume, owned=True)
     if from_stored and config.run.mode.sums_gradients:
         raise UserMistake(
@@ -107,10 +119,13 @@ def train(
         found = checked(config, chosen, layout)
         print(json_text(found) if as_json else "no problem was found, and nothing was started")
         return found
-    from cluster.launch.interrupts import Interrupts
+    from cluster.launch.interrupts import SIGNALS, Interrupts
     from cluster.launch.run import run
 
-    with Interrupts() as interrupts, Display(console) as display:
+    with (
+        Interrupts(SIGNALS[:1] if or_resume else SIGNALS) as interrupts,
+        Display(console) as display,
+    ):
         outcome = run(
             config,
             chosen,

@@ -6,6 +6,8 @@ The run's token is in the run directory, readable by its owner alone. The port i
 from __future__ import annotations
 
 import hmac
+import logging
+import os
 import secrets
 import socket
 import time
@@ -27,6 +29,11 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 """A WSGI application (PEP 3333)."""
 
 
+log = logging.getLogger("archipelago.fleet")
+TOKEN_VARIABLE = "ARCHIPELAGO_HTTP_TOKEN"
+"""The variable of the fleet's node with the token of its runs, for a Prometheus elsewhere."""
+LEAST_TOKEN = 16
+"""The fewest characters of such a token."""
 CONNECTIONS = 32
 """Connections at the same time; any further one is closed at once."""
 SILENCE_S, LONGEST_S = 10.0, 30.0
@@ -96,8 +103,14 @@ def serve(application: Application, host: str, port: int) -> tuple[WSGIServer, T
 
 
 def make_token() -> str:
-    """Return a new random token."""
-    return secrets.token_urlsafe(32)
+    """Return the token that the node's environment gives, else a new random one.
+
+    A token that is too short is not used, so that it cannot be guessed.
+    """
+    given = os.environ.get(TOKEN_VARIABLE, "")
+    if 0 < len(given) < LEAST_TOKEN:
+        log.error("%s has fewer than %d characters and is ignored", TOKEN_VARIABLE, LEAST_TOKEN)
+    return given if len(given) >= LEAST_TOKEN else secrets.token_urlsafe(32)
 
 
 def write_token(run_dir: Path, token: str) -> None:

@@ -18,6 +18,8 @@ class Interrupts:
     handles signals only on the main thread; on any other thread this does nothing.
     """
 
+    handled: tuple[signal.Signals, ...] = SIGNALS
+    """The signals that ask for a graceful shutdown; any other one keeps its handler."""
     asked: str | None = None
     """The signal that asked for a graceful shutdown; None: none did."""
     urgent: bool = False
@@ -26,7 +28,7 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.getsignal(number) for number in SIGNALS}
+            self._before = {number: signal.getsignal(number) for number in self.handled}
         self.listen()
         return self
 

@@ -18,7 +18,14 @@ from cluster.config.interval_inputs import bounds_of
 from cluster.config.load import Draft
 from cluster.config.schema import Config, Machines
 from cluster.config.values import AUTO
-from cluster.launch.initial_source import checked, is_durable, located, with_stored_source
+from cluster.launch.initial_source import (
+    COPY,
+    REPORT,
+    checked,
+    is_durable,
+    located,
+    with_stored_source,
+)
 from cluster.names import FLEET
 from cluster.package_guard import intruders
 from cluster.shard.build import outer_of
@@ -37,6 +44,8 @@ from islands.task import Params, Task
 from islands.trainable import of_loss, of_parameters, shapes_of
 
 T = TypeVar("T")
+BEFORE_BEGIN = frozenset({"ray.log", REPORT, COPY})
+"""The files that a run directory may have before the run has begun."""
 LARGEST_INIT_BYTES = 2**30
 """The largest model, in bytes, that a task may make as a whole for islands of several hosts."""
 
@@ -108,6 +117,36 @@ def enter(
     if resume and not same_layout(depot_of(config, chosen), layout):
         raise UserMistake(f"--resume: the model of {chosen} is another one, its task has changed")
     return config, chosen, layout
+
+
+def model_layout(config: Config) -> Layout:
+    """Return the layout of a configuration's model; the coarsest one if H and P are not chosen yet.
+
+    Errors: `UserMistake` if the task cannot be made.
+    """
+    task = task_of(config)
+    return _cut(config, task, shapes_of(task))
+
+
+def has_begun(config: Config, run_dir: Path | None) -> bool:
+    """Return whether the run has begun, so that `--continue` resumes it.
+
+    The files of a start that was cut off before that are deleted.
+
+    Errors: `UserMistake` if neither the directory nor the name was given, or the durable store
+    cannot be used.
+    """
+    chosen = runs.resumed_dir(config, run_dir)
+    try:
+        if depot_of(config, chosen).has(runs.CONFIG):
+            return True
+        there = {each.name for each in chosen.iterdir()} if chosen.is_dir() else set[str]()
+        if there <= BEFORE_BEGIN:
+            for name in there:
+                (chosen / name).unlink()
+    except OSError as error:
+        raise UserMistake(runs.unusable(config, error)) from error
+    return False
 
 
 def _cut(config: Config, task: Task, shapes: Params) -> Layout:

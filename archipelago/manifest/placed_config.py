@@ -1,0 +1,58 @@
+"""The configuration of a run for the cluster that a manifest describes.
+
+Each group of islands gets a label that only its own node group has, so that no island takes the
+place of another group. Paths lie on the shared volume, and the metrics port is fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cluster.config.load import parse
+from cluster.config.schema import Config
+
+GROUP = "archipelago-group"
+"""The label of a node with the name of its group."""
+CONTROL = "archipelago-control"
+"""The group of fleet, syncer, shards and evaluator."""
+EVALUATOR = "archipelago-evaluator"
+"""The group of an evaluator that has machines of its own."""
+SHARDS = "archipelago-shards"
+"""The group of shards that are not at the fleet (`sync.shard_labels`)."""
+VOLUME = "/archipelago"
+"""The place of the shared volume in every pod."""
+RUNS, DURABLE = f"{VOLUME}/runs", f"{VOLUME}/durable"
+"""The folders of run directories and of durable stores on it."""
+METRICS_PORT = 9464
+"""The port of the run's metrics: the one that OpenTelemetry's Prometheus exporters use."""
+ANY_ADDRESS = "0.0.0.0"
+
+
+def placed(config: Config, name: str, *, volume: bool = True) -> Config:
+    """Return the configuration for a cluster of this name.
+
+    `volume`: there is a shared volume; otherwise paths stay as they are.
+    """
+    tables: dict[str, Any] = config.model_dump(mode="json", exclude_none=True)
+    tables["run"]["name"] = name
+    tables["monitor"] |= {"metrics_host": ANY_ADDRESS, "metrics_port": METRICS_PORT}
+    for group in tables["islands"]:
+        group["label_selector"] = _with_group(group, group["group"])
+    if config.monitor.evaluator.apart:
+        evaluator = tables["monitor"]["evaluator"]
+        evaluator["label_selector"] = _with_group(evaluator, EVALUATOR)
+    if volume:
+        tables["run"]["dir"] = RUNS
+        if (given := config.durability.dir) is None or given.startswith("/"):
+            tables["durability"]["dir"] = DURABLE
+    return parse(tables, origin="the configuration for this cluster")
+
+
+def _with_group(machines: Mapping[str, Any], group: str) -> dict[str, str]:
+    return {**machines.get("label_selector", {}), GROUP: group}
+
+
+def in_bucket(config: Config) -> bool:
+    """Return whether the durable store is a bucket, so that every pod calls it."""
+    return config.durability.dir is not None and not config.durability.dir.startswith("/")
