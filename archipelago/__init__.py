@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from cluster.status import RunStatus
     from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
     from coordinator.protocol import Lease
+    from islands.adapters.equinox_models import equinox_model, equinox_task
+    from islands.adapters.linen_models import linen_task, linen_variables
+    from islands.adapters.nnx_models import nnx_model, nnx_task
     from islands.corpus import Corpus, HeldOut, Starved, Stream
     from islands.corpus_reader import read_corpus
     from islands.frozen_file import frozen_file
@@ -71,6 +74,9 @@ _PLACES = {
     "cluster.status": ("RunStatus",),
     "coordinator.errors": ("ArchipelagoError", "RunFailed", "UserMistake"),
     "coordinator.protocol": ("Lease",),
+    "islands.adapters.equinox_models": ("equinox_model", "equinox_task"),
+    "islands.adapters.linen_models": ("linen_task", "linen_variables"),
+    "islands.adapters.nnx_models": ("nnx_model", "nnx_task"),
     "islands.corpus": ("Corpus", "HeldOut", "Starved", "Stream"),
     "islands.corpus_reader": ("read_corpus",),
     "islands.frozen_file": ("frozen_file",),
@@ -114,9 +120,15 @@ __all__ = [
     "UserMistake",
     "__version__",
     "connect",
+    "equinox_model",
+    "equinox_task",
     "frozen_file",
     "language_model",
+    "linen_task",
+    "linen_variables",
     "load_config",
+    "nnx_model",
+    "nnx_task",
     "parse_config",
     "plan",
     "read_corpus",

@@ -1,0 +1,137 @@
+"""The parts of a model as a task: parameters, state and loss, on text or on examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+import jax
+
+from coordinator.errors import UserMistake
+from islands.sources import DataSpec
+from islands.state_tree import FROZEN, KEY, named_arguments
+from islands.task import Task
+from islands.task_helpers import Arrays, supervised_task, text_task
+
+
+@dataclass(frozen=True, slots=True)
+class LossInputs:
+    """The inputs of a model's loss."""
+
+    params: Any
+    """The parameters, a tree of dictionaries."""
+    state: Any
+    """The state, a tree of dictionaries; None if the model has none."""
+    batch: Any
+    """The batch."""
+    key: jax.Array | None
+    """The key of the step; None in an evaluation."""
+    named: Mapping[str, Any]
+    """The arguments `key` and `frozen`, as far as the user's loss has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelParts:
+    """A model in the terms of a task."""
+
+    init: Callable[[jax.Array], Any]
+    """A key -> the parameters."""
+    init_state: Callable[[jax.Array], Any] | None
+    """A key -> the state; None if the model has none."""
+    loss: Callable[[LossInputs], tuple[Any, Any, Any]]
+    """The inputs of a loss -> loss, new state, metrics."""
+    user_loss: Callable[..., Any]
+    """The user's loss, whose arguments `key` and `frozen` are passed on."""
+    embeddings: Callable[[str], bool]
+    """The path of a parameter -> whether it is an embedding."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskData:
+    """The data of a task: the corpus of `[data]`, or examples."""
+
+    spec: DataSpec
+    """The table `[data]`."""
+    examples: Callable[[], Arrays] | None
+    """The examples, as for `supervised_task`; None: a text."""
+    classes: int | None
+    """Number of classes of the examples."""
+    vocabulary: int
+    """Number of tokens of a text."""
+
+    def checked(self, name: str) -> TaskData:
+        """Return these settings.
+
+        Errors: `UserMistake` if the number of classes is missing, or has no meaning.
+        """
+        if (self.examples is None) != (self.classes is None):
+            raise UserMistake(
+                f"task {name}: examples= and classes= go together: give both for a model of inputs "
+                "with targets, and neither for a model of text"
+            )
+        return self
+
+
+def library(module: str, package: str, extra: str) -> Any:
+    """Import a library of models, when an adapter needs it.
+
+    Errors: `UserMistake` if it is not installed.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise UserMistake(
+            f"this task needs {package} (no module {error.name!r}): pip install "
+            f"'archipelago-diloco[{extra}]', on every node"
+        ) from error
+
+
+def task_of(
+    parts: ModelParts,
+    data: TaskData,
+    *,
+    name: str,
+    stacked: Sequence[str],
+    frozen: Callable[[], Any] | None,
+) -> Task:
+    """Return the task of a model's parts."""
+    loss = _with_arguments(parts, has_frozen=FROZEN in named_arguments(parts.user_loss))
+    common: dict[str, Any] = {"name": name, "init_state": parts.init_state}
+    if data.examples is None or data.classes is None:
+        task = text_task(parts.init, loss, data.spec, vocabulary=data.vocabulary, **common)
+    else:
+        examples, classes = data.examples, data.classes
+        task = supervised_task(parts.init, loss, examples, data.spec, classes=classes, **common)
+    return replace(
+        task,
+        embedding=parts.embeddings,
+        stacked=lambda path: path.startswith(tuple(stacked)),
+        frozen=frozen,
+    )
+
+
+def split_result(result: Any) -> tuple[Any, Any]:
+    """Return the loss and what a user's loss returns beside it; nothing: no metrics."""
+    pair: Any = result
+    return (pair[0], pair[1]) if isinstance(result, tuple) and len(pair) == 2 else (result, {})
+
+
+def _with_arguments(parts: ModelParts, *, has_frozen: bool) -> Callable[..., Any]:
+    """Return the loss of a task, with the arguments that it needs and no others."""
+    names = named_arguments(parts.user_loss)
+
+    def call(params: Any, state: Any, batch: Any, key: Any, frozen: Any) -> Any:
+        given = {KEY: key, FROZEN: frozen}
+        step = LossInputs(params, state, batch, key, {name: given[name] for name in names})
+        loss, state, metrics = parts.loss(step)
+        return (loss, metrics) if parts.init_state is None else (loss, (state, metrics))
+
+    if parts.init_state is None:
+        if has_frozen:
+            return lambda params, batch, key, frozen: call(params, None, batch, key, frozen)
+        return lambda params, batch, key: call(params, None, batch, key, None)
+    if has_frozen:
+        return call
+    return lambda params, state, batch, key: call(params, state, batch, key, None)
