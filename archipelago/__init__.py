@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from cluster.config.schema import Config
     from cluster.status import RunStatus
     from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
+    from coordinator.own_merge import MergeFunction, MergePiece
     from coordinator.protocol import Lease
     from islands.adapters.equinox_models import equinox_model, equinox_task
     from islands.adapters.linen_models import linen_task, linen_variables
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from islands.corpus_reader import read_corpus
     from islands.frozen_file import frozen_file
     from islands.model import ModelSpec
+    from islands.own_wire import Codec
     from islands.sources import DataSpec
     from islands.task import Batch, Params, StreamLike, Task, language_model
     from islands.task_helpers import supervised_task, text_task
@@ -73,6 +75,7 @@ _PLACES = {
     "cluster.config.schema": ("Config",),
     "cluster.status": ("RunStatus",),
     "coordinator.errors": ("ArchipelagoError", "RunFailed", "UserMistake"),
+    "coordinator.own_merge": ("MergeFunction", "MergePiece"),
     "coordinator.protocol": ("Lease",),
     "islands.adapters.equinox_models": ("equinox_model", "equinox_task"),
     "islands.adapters.linen_models": ("linen_task", "linen_variables"),
@@ -81,6 +84,7 @@ _PLACES = {
     "islands.corpus_reader": ("read_corpus",),
     "islands.frozen_file": ("frozen_file",),
     "islands.model": ("ModelSpec",),
+    "islands.own_wire": ("Codec",),
     "islands.sources": ("DataSpec",),
     "islands.task": ("Batch", "Params", "StreamLike", "Task", "language_model"),
     "islands.task_helpers": ("supervised_task", "text_task"),
@@ -94,6 +98,7 @@ _DEFINED = {
 __all__ = [
     "ArchipelagoError",
     "Batch",
+    "Codec",
     "Config",
     "ConnectedRun",
     "Corpus",
@@ -103,6 +108,8 @@ __all__ = [
     "IslandLostEvent",
     "Lease",
     "MergeEvent",
+    "MergeFunction",
+    "MergePiece",
     "ModelSpec",
     "Params",
     "ReplayResult",

@@ -64,6 +64,26 @@ def learner_sha256(code: Mapping[str, str], pickled: Mapping[str, str]) -> str:
 
 
 @cache
+def target_sha256(target: str) -> str:
+    """Return a digest of the code behind one target, ours included (16 hex digits).
+
+    For the user's own code this is `user_sha256`. For a module of an installed package, such as a
+    shipped example, it is the digest of that module alone. The digest is empty if there is no such
+    source; the import reports that.
+    """
+    if own := user_sha256(target):
+        return own
+    try:
+        spec = find_spec(target.partition(":")[0])  # imports the package that holds the module
+    except (ImportError, ValueError):
+        return ""
+    file = None if spec is None or spec.origin is None else Path(spec.origin)
+    if file is None or not file.is_file():
+        return ""
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+@cache
 def user_sha256(*targets: str | None) -> str:
     """Return a digest of the user's own code behind targets, "module:attribute" (16 hex digits).
 

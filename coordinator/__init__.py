@@ -23,6 +23,7 @@ Modules:
     ledger          the fate of every token trained
     leases          which learner reads which piece of the corpus
     merge           contributions -> one delta (mean, RDA), tile by tile
+    own_merge       a merge rule of the user's own, as a function that is passed in
     rda             radial-directional averaging: how the delta of each piece is made
     alignment       cosines between the contributions of a merge
     tiles           how the work on a fragment is split, independent of threads

@@ -67,23 +67,30 @@ def directions(
     parts: Sequence[AlignmentPart],
     trial: Sequence[Payload] = (),
     spread: Spread = map,
+    momentum: Flat | None = None,
 ) -> Directions:
     """Measure the direction of each part, and of each payload on trial, beside the others.
+
+    `momentum`: measured beside the parts, if it is given.
 
     The measured sixteenth of a fragment is the same for all: the tiles that begin in the first TILE
     of every SHARE * TILE elements. A fragment of one tile or less is measured whole.
     """
     contributions, size = everyone_of(parts, trial), sum(piece.size for piece in pieces)
 
-    def among(job: Sequence[Tile]) -> NDArray[np.float64]:
-        sums = nothing(contributions)
+    def among(job: Sequence[Tile]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        sums, along = nothing(contributions), along_nothing(contributions)
         with room_of_my_own() as room:
             for tile in job:
+                if momentum is not None:
+                    along += look_along(contributions, momentum, tile, size, room)
                 sums += look(contributions, tile, size, room)[1]
-        return sums
+        return sums, along
 
     jobs = [[tile for tile in job if is_looked_at(tile.start)] for job in jobs_of([size], [0])]
-    return pointing(contributions, spread(among, jobs), [size])
+    results = list(spread(among, jobs))
+    momentum_sums = None if momentum is None else [along for _, along in results]
+    return pointing(contributions, [sums for sums, _ in results], [size], momentum_sums)
 
 
 def everyone_of(parts: Sequence[AlignmentPart], trial: Sequence[Payload]) -> Everyone:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coordinator.codec import Payload, Wire, blocks_of, decode, encode
+from coordinator.codec import Payload, Wire, blocks_of
 from coordinator.fragments import Flat
 from coordinator.kernels import (
     BLOCK,
@@ -37,6 +37,7 @@ from coordinator.kernels import (
     SCALES,
 )
 from islands.mesh import on_host
+from islands.own_wire import AnyWire, built_in, decoded_of, encoded
 
 Numbers: TypeAlias = Flat | jax.Array
 """A flat fragment, [size] f32, on the host or on the device."""
@@ -59,7 +60,7 @@ class Encoder(Protocol):
 class OnHost:
     """An encoder that copies the fragment to the host and encodes it there."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: AnyWire) -> None:
         self._wire = wire
 
     def __call__(
@@ -71,11 +72,11 @@ class OnHost:
             delta *= np.float32(spoil)
         if taken is not None:
             delta += taken
-        payload = encode(self._wire, delta)
+        payload = encoded(self._wire, delta)
         if self._wire is Wire.F32:
             return payload, None
         with np.errstate(invalid="ignore"):  # the gate sees what is not finite
-            return payload, delta - decode(payload, delta.size)
+            return payload, delta - decoded_of(self._wire, payload, delta.size)
 
 
 def _read(numbers: Numbers) -> Flat:
@@ -85,8 +86,8 @@ def _read(numbers: Numbers) -> Flat:
 class OnDevice:
     """An encoder that works where the fragment is, and copies the payload to the host."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self, wire: AnyWire) -> None:
+        self._wire = built_in(wire)
 
     def __call__(
         self, flat: jax.Array, origin: Numbers, taken: Numbers | None, spoil: float, size: int
@@ -216,4 +217,4 @@ def _levels(bits: jax.Array, exponents: jax.Array) -> jax.Array:
 
 
 Where: TypeAlias = Literal["host", "device"]
-ENCODERS: Mapping[Where, Callable[[Wire], Encoder]] = {"host": OnHost, "device": OnDevice}
+ENCODERS: Mapping[Where, Callable[[AnyWire], Encoder]] = {"host": OnHost, "device": OnDevice}

@@ -27,6 +27,7 @@ from coordinator.protocol import (
 from islands.encoder import Encoder, Numbers, OnHost
 from islands.learner_messages import HandOver
 from islands.moments import Taken
+from islands.own_wire import AnyWire, decoded_of
 
 NOTHING = np.zeros(1, np.float32)
 """The starting point of first moments, and of state: zero."""
@@ -198,13 +199,15 @@ class Downlink:
         self,
         public: Mapping[Fragment, Public],
         missed: Callable[[Fragment, Version, Version], Missed | None],
+        wire: AnyWire | None = None,
     ) -> None:
         """Create a downlink.
 
+        `wire`: the encoding of differences; None: a built-in one, which a payload names itself.
         `missed`: asks for the deltas from one version of a fragment to another; it returns None if
         the life is over before they have come.
         """
-        self._public, self._missed = dict(public), missed
+        self._public, self._missed, self._wire = dict(public), missed, wire
         self._means: dict[Fragment, tuple[Version, Payload]] = {}
         self._locks = {fragment: threading.Lock() for fragment in public}
 
@@ -238,7 +241,7 @@ class Downlink:
                     moments: Payload | None = None
                     for sent in differences if payload is None else (*differences, payload):
                         difference, moments = split(sent)
-                        flat = flat + decode(difference, flat.size)
+                        flat = flat + decoded_of(self._wire, difference, flat.size)
                     newest = (publication.version, flat)
                     if moments is not None:
                         self._means[fragment] = publication.version, moments

@@ -100,7 +100,8 @@ class LifeSetup:
                 pass
             case _:
                 assert_never(start)
-        downlink = Downlink(public, partial(self._catch_up, granted.life))
+        wire = self._settings.wire_down
+        downlink = Downlink(public, partial(self._catch_up, granted.life), wire)
         if (lead := self._lead) is not None:
             lead.begin(granted.life, partial(self._mail.offered, granted.life))
             kept = isinstance(start, KeepMoments)

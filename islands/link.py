@@ -33,6 +33,7 @@ from islands.adopt import AdoptRule
 from islands.encoder import Where
 from islands.exchange import Missed, Public
 from islands.learner_messages import Terms
+from islands.own_wire import AnyWire
 
 
 class Link(Protocol):
@@ -98,7 +99,7 @@ class LearnerSettings:
 
     island: Island
     group: str
-    wire_up: Wire
+    wire_up: AnyWire
     """Wire format of deltas."""
     wire_moments: Wire | None
     """Wire format of shared first moments; None: they are not shared."""
@@ -123,6 +124,8 @@ class LearnerSettings:
     """The clock at which the run ends, in lock-step, as in `learner_messages.Terms`."""
     seed: int = 0
     """The seed of the run, for the keys of its steps."""
+    wire_down: AnyWire | None = None
+    """Wire format of new versions; None: a built-in one, which a payload names itself."""
 
     def terms(self, adopt: AdoptRule, batch_windows: int) -> Terms:
         """Return the terms of the learner's state; `batch_windows`: windows of data in one step."""

@@ -7,11 +7,10 @@ import inspect
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import reduce
+from functools import cache, reduce
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
-
-import jax
 
 from coordinator.errors import UserMistake
 
@@ -52,7 +51,7 @@ def result_of(
     """
     setting = f'{key} = "{target}" with options {dict(options)}'
     if (signature := _signature(function)) is not None:
-        if unknown := _unknown([*signature.parameters.values()], options):
+        if unknown := unknown_options([*signature.parameters.values()], options):
             raise UserMistake(f"{setting}: {unknown}")
         try:
             signature.bind(**options)
@@ -83,7 +82,7 @@ def line_of(error: Exception, *ignored: str) -> str:
 
     `ignored`: beginnings of the names of files that are of no use to the user.
     """
-    left_out = (*ignored, str(Path(jax.__file__).parent))
+    left_out = (*ignored, *_jax_folders())
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -96,6 +95,13 @@ def line_of(error: Exception, *ignored: str) -> str:
     return f" ({last.filename}:{last.lineno}, in {last.name})"
 
 
+@cache
+def _jax_folders() -> tuple[str, ...]:
+    """Return the folder of JAX, which is not imported: a shard needs none."""
+    spec = find_spec("jax")
+    return () if spec is None or spec.origin is None else (str(Path(spec.origin).parent),)
+
+
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     """Return a function's signature; None if it has none, as some functions in C."""
     try:
@@ -104,8 +110,8 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def _unknown(parameters: Sequence[inspect.Parameter], options: Mapping[str, Any]) -> str:
-    """Return which options are no parameters; empty if all are."""
+def unknown_options(parameters: Sequence[inspect.Parameter], options: Mapping[str, Any]) -> str:
+    """Return which options are none of a function's parameters; empty if all are."""
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return ""
     known = [each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY]

@@ -17,6 +17,7 @@ from coordinator.codec import Wire
 from coordinator.fragments import Layout
 from coordinator.merge import MergeRule
 from coordinator.outer import OuterRule
+from coordinator.own_merge import OwnMerge
 from coordinator.protocol import Anchor, Fragment, Island
 from coordinator.schedule import Schedule
 from islands.encoder import Where
@@ -125,7 +126,7 @@ def array_shard(
     layout: Layout,
     arrays: Mapping[Fragment, Arrays],
     *,
-    merge_rule: MergeRule = MergeRule.MEAN,
+    merge_rule: MergeRule | OwnMerge = MergeRule.MEAN,
     outer: OuterRule | OuterOptimizer | None = None,
     wire_up: Wire = Wire.F32,
     wire_down: Wire = Wire.F32,

@@ -92,12 +92,12 @@ def start_shard(
     `node`: Ray's id of the preferred node; None: the fleet's node. If that node is gone, any node
     with the labels of `sync.shard_labels` will do. `owner`: as in `start_syncer`.
     """
-    env = KEEP_PAGES | (CPU_ENV if config.sync.outer.target else {})  # optax needs JAX
+    env = KEEP_PAGES | (CPU_ENV if config.shard_code else {})  # it may use JAX
     placement: dict[str, Any] = {}
     if node is not None:
         fallback = {"label_selector": dict(config.sync.shard_labels or {})}
         placement = {"label_selector": {NODE_ID: node}, "fallback_strategy": [fallback]}
-    code = user_sha256(config.sync.outer.target)
+    code = user_sha256(*config.shard_code.values())
     return _start(ShardActor, name, home, env, placement).remote(
         config.model_dump_json(), home.namespace, str(run_dir), code, owner
     )

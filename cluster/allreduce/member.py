@@ -27,6 +27,7 @@ from cluster.config.schema import Config
 from cluster.workers.assembly import optimizer_of, task_of
 from coordinator.errors import ArchipelagoError
 from coordinator.protocol import Island, Life, Report, Vitals
+from islands.own_wire import built_in
 from islands.randomness import Draws
 
 if TYPE_CHECKING:  # `_turn` imports the step late: JAX compiles nothing before there is a ring
@@ -164,7 +165,7 @@ class RingMember:
 
         if turn.members > 1:
             meeting.join(turn.address, turn.members, turn.rank)
-        wire = self._config.sync.wire_up
+        wire = built_in(self._config.sync.wire_up)
         accumulate = self._group.accumulate
         step = RingStep(self._task, optimizer_of(self._config), wire, turn.members, accumulate)
         tree = jax.tree.structure(self._task.shapes)

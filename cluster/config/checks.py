@@ -148,6 +148,8 @@ CHECKS: tuple[FieldCheck, ...] = (
     optimizer_checks.one_schedule,
     optimizer_checks.some_leaves_go_by_adamw,
     sync_checks.kappa_is_of_rda,
+    sync_checks.merge_options_have_rule,
+    sync_checks.own_wires_fit,
     sync_checks.moments_are_shared,
     some_islands,
     groups_differ,

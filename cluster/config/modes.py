@@ -16,6 +16,7 @@ from cluster.config.schema import Config, Harm, OuterConfig, SyncConfig
 from cluster.config.toml import toml_value
 from cluster.config.values import Mode
 from coordinator.codec import Wire
+from islands.own_wire import OwnWire
 
 IsSet = Callable[[str], bool]
 """A predicate: True if the user set the key at this path, such as "sync.overlap", for this mode."""
@@ -163,7 +164,7 @@ def problems_of_ring(config: Config) -> Iterator[Problem]:
         yield Problem(
             "sync.wire_up",
             f'gradients of run.mode = "{mode}" are sent as {known}, given '
-            f"{toml_value(config.sync.wire_up.value)}",
+            f"{toml_value(str(config.sync.wire_up))}",
         )
     sizes = {group.batch_size for group in config.islands}
     if len(sizes) > 1:
@@ -223,7 +224,7 @@ def problems_of_streaming(config: Config) -> Iterator[Problem]:
 
 
 def _refusal(key: str, given: object, mode: Mode, why: str, remedy: str) -> Problem:
-    shown = toml_value(given.value if isinstance(given, Wire) else given)
+    shown = toml_value(str(given) if isinstance(given, Wire | OwnWire) else given)
     return Problem(f"sync.{key}", f'{shown} is not for run.mode = "{mode}", which {why}; {remedy}')
 
 

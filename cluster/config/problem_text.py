@@ -8,7 +8,7 @@ from pydantic_core import ErrorDetails
 
 from cluster.config.schema import Config, Table
 from cluster.config.toml import toml_value
-from cluster.config.values import GROUP, NAME, SHA256, TARGET, TOPOLOGY, nearest
+from cluster.config.values import GROUP, NAME, SHA256, SHORT_SHA256, TARGET, TOPOLOGY, nearest
 
 Location: TypeAlias = tuple[int | str, ...]
 """The place of an error of pydantic: keys and indexes, from the root on."""
@@ -52,6 +52,7 @@ PATTERNS = {
     GROUP: "must be of small letters and digits, with dashes only within",
     TARGET: "must look like module:attribute",
     SHA256: "must be a SHA-256 digest of 64 hexadecimal digits",
+    SHORT_SHA256: "must be the first 16 hexadecimal digits of a SHA-256 digest",
 }
 """The wording for a value that does not match one of these patterns."""
 

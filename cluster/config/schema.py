@@ -25,8 +25,17 @@ from cluster.config.training_tables import (
     SyncConfig,
     TaskConfig,
 )
-from cluster.config.values import SCHEDULES, Count, Every, Positive, every_value, with_a_rate
+from cluster.config.values import (
+    MERGE_RULES,
+    SCHEDULES,
+    Count,
+    Every,
+    Positive,
+    every_value,
+    with_a_rate,
+)
 from coordinator.protocol import Island
+from islands.own_wire import OwnWire
 
 __all__ = [
     "LEAST_OVERLAP",
@@ -148,6 +157,24 @@ class Config(Table):
             "task.target": self.task.target,
             "optimizer.target": optimizer.target,
             "optimizer.schedule": None if schedule in SCHEDULES else schedule,
+            **self.codecs,
+        }
+        return {key: target for key, target in found.items() if target is not None}
+
+    @property
+    def codecs(self) -> dict[str, str]:
+        """The keys that name the user's codecs, with their targets."""
+        wires = self.sync.fragment_wires.items()
+        return {f"sync.{key}": wire.target for key, wire in wires if isinstance(wire, OwnWire)}
+
+    @property
+    def shard_code(self) -> dict[str, str]:
+        """The keys that name the user's code in a shard, with their targets."""
+        merge = self.sync.merge
+        found = {
+            "sync.outer.target": self.sync.outer.target,
+            "sync.merge": None if merge in MERGE_RULES else merge,
+            **self.codecs,
         }
         return {key: target for key, target in found.items() if target is not None}
 

@@ -11,7 +11,8 @@ from cluster.config.modes import preset_of
 from cluster.config.problem_text import Problem
 from cluster.config.rule import schedule_of
 from cluster.config.schema import Config, SyncConfig
-from cluster.config.values import AUTO
+from cluster.config.values import AUTO, MERGE_RULES
+from islands.own_wire import OwnWire
 
 
 @reads("sync.fragments", "sync.every")
@@ -125,6 +126,53 @@ def kappa_is_of_rda(config: Config) -> Iterator[Problem]:
             "sync.kappa",
             f'is read only by merge = "rda", and merge is "{config.sync.merge}"; leave one out',
         )
+
+
+@reads("sync.merge", "sync.merge_options", "sync.merge_sha256")
+def merge_options_have_rule(config: Config) -> Iterator[Problem]:
+    """Check that the keys about the user's own merge rule are set only if there is one."""
+    sync = config.sync
+    if sync.merge not in MERGE_RULES:
+        return
+    for key, given in (("merge_options", sync.merge_options), ("merge_sha256", sync.merge_sha256)):
+        if given:
+            yield Problem(
+                f"sync.{key}",
+                f"is of a merge rule of your own (module:attribute), and merge is "
+                f'"{sync.merge}"; leave one out',
+            )
+
+
+@reads("sync", "islands", "monitor")
+def own_wires_fit(config: Config) -> Iterator[Problem]:
+    """Check that codecs of the user's have what they need, and their keys a codec."""
+    sync = config.sync
+    own = {key: wire for key, wire in sync.fragment_wires.items() if isinstance(wire, OwnWire)}
+    if not own:
+        for key, given in (("wire_options", sync.wire_options), ("wire_sha256", sync.wire_sha256)):
+            if given:
+                yield Problem(
+                    f"sync.{key}",
+                    "is of a codec of your own (module:attribute), and wire_up and wire_down are "
+                    "built in; leave it out",
+                )
+        return
+    for number, group in enumerate(config.islands):
+        if group.encode != "host" and "wire_up" in own:
+            yield Problem(
+                f"islands.{number}.encode",
+                f'"{group.encode}" is not for the codec {own["wire_up"]}, which runs on hosts; '
+                'leave it at "host"',
+            )
+    names = " and ".join(sorted({str(wire) for wire in own.values()}))
+    places = {f"islands.{number}": group.hosts for number, group in enumerate(config.islands)}
+    for place, hosts in {**places, "monitor.evaluator": config.monitor.evaluator.hosts}.items():
+        if hosts > 1:
+            yield Problem(
+                f"{place}.hosts",
+                f"each of {hosts} hosts has a part of a fragment, and the codec {names} encodes "
+                "whole ones; use a built-in wire",
+            )
 
 
 @reads("sync.moments", "sync.moments_every", "sync.wire_moments")

@@ -15,9 +15,11 @@ from cluster.config.values import (
     LARGEST_SEED,
     RATES,
     SHA256,
+    SHORT_SHA256,
     TARGET,
     Amount,
     Count,
+    FragmentWire,
     Grace,
     Interval,
     Mode,
@@ -30,11 +32,13 @@ from cluster.config.values import (
     Share,
     WireName,
     grace_value,
+    merge_value,
     overlap_value,
     rate_value,
     schedule_value,
 )
 from coordinator.codec import Wire
+from islands.own_wire import OwnWire
 
 
 class RunConfig(Table):
@@ -189,8 +193,15 @@ class SyncConfig(Table):
     """
     max_staleness: Annotated[int, Field(ge=0)] = 8
     """Largest staleness of a contribution, in versions; older ones are discarded."""
-    merge: Literal["rda", "mean"] = "mean"
-    """Merge rule: token-weighted mean, or radial-directional averaging ("rda")."""
+    merge: Annotated[str, BeforeValidator(merge_value)] = "mean"
+    """Merge rule: "mean", "rda", or a function of the user's as module:attribute.
+
+    "mean" is the token-weighted mean, and "rda" radial-directional averaging.
+    """
+    merge_options: dict[str, OptionValue] = Field(default={})
+    """Keyword arguments of the user's merge rule."""
+    merge_sha256: Annotated[str, Field(pattern=SHORT_SHA256)] | None = None
+    """Digest of the source of the user's merge rule; a run that starts fills it in."""
     kappa: Annotated[float, Field(gt=0, le=1)] | None = None
     """Damping exponent of "rda": 1, the default, is full RDA; towards 0 it becomes the mean."""
     anchor: Literal["base", "current"] = "base"
@@ -207,10 +218,17 @@ class SyncConfig(Table):
     """
     blend: Annotated[float, Field(gt=0, lt=1)] | None = None
     """alpha: share of the local fragment in "blend"."""
-    wire_up: WireName = Wire.BF16
-    """Encoding of the deltas that learners send: f32, bf16, int8, int4, int2 or e3m0."""
-    wire_down: WireName = Wire.BF16
-    """Encoding of the differences that learners receive."""
+    wire_options: dict[str, OptionValue] = Field(default={})
+    """Keyword arguments of the user's codec in `wire_up`, `wire_down` or both."""
+    wire_sha256: Annotated[str, Field(pattern=SHORT_SHA256)] | None = None
+    """Digest of the source of the user's codecs; a run that starts fills it in."""
+    wire_up: FragmentWire = Wire.BF16
+    """Encoding of the deltas that learners send.
+
+    f32, bf16, int8, int4, int2, e3m0, or a codec of the user's as module:attribute.
+    """
+    wire_down: FragmentWire = Wire.BF16
+    """Encoding of the differences that learners receive; the values are those of `wire_up`."""
     moments: Literal["own", "mean"] = "own"
     """First moments of the inner optimizer.
 
@@ -237,6 +255,11 @@ class SyncConfig(Table):
     """Ray labels of the nodes for the shards, used in turn; the default is the fleet's node."""
     outer: OuterConfig = OuterConfig()
     """The outer optimizer: table [sync.outer]."""
+
+    @property
+    def fragment_wires(self) -> dict[str, Wire | OwnWire]:
+        """The wires of fragments by their keys: `wire_up` and `wire_down`."""
+        return {"wire_up": self.wire_up, "wire_down": self.wire_down}
 
     @property
     def stretches(self) -> tuple[tuple[int, int], ...]:

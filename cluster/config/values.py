@@ -9,16 +9,18 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator
+from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from coordinator.codec import Wire
+from islands.own_wire import OwnWire, options_of
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 GROUP = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 TOPOLOGY = r"^[1-9]\d*(x[1-9]\d*)+$"
 TARGET = r"^[\w.]+:[\w.]+$"
 SHA256 = r"^[0-9a-f]{64}$"
+SHORT_SHA256 = r"^[0-9a-f]{16}$"
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -89,6 +91,30 @@ def schedule_value(value: object) -> object:
         return value
     why = f"must be {', '.join(map(repr, SCHEDULES))} or look like module:attribute"
     raise PydanticCustomError("schedule", "{why}", {"why": why.replace("'", '"')})
+
+
+MERGE_RULES = ("mean", "rda")
+"""The names of the built-in merge rules."""
+
+
+def merge_value(value: object) -> object:
+    """Validate a merge rule: the name of a built-in one, or the user's function."""
+    if value in MERGE_RULES or (isinstance(value, str) and re.match(TARGET, value)):
+        return value
+    why = 'must be "mean", "rda" or look like module:attribute'
+    raise PydanticCustomError("merge", "{why}", {"why": why})
+
+
+def wire_value(value: object, info: ValidationInfo) -> object:
+    """Validate a wire: the name of a built-in one, or the user's codec with `wire_options`."""
+    if isinstance(value, OwnWire):
+        return value
+    if value in [*Wire]:
+        return Wire(str(value))
+    if isinstance(value, str) and re.match(TARGET, value):
+        return OwnWire(value, options_of(info.data.get("wire_options", {})))
+    known = ", ".join(f'"{wire}"' for wire in Wire)
+    raise PydanticCustomError("wire", f"must be {known} or look like module:attribute")
 
 
 def every_value(value: object) -> object:
@@ -183,6 +209,11 @@ OptionValue = Annotated[bool | int | float | str, PlainValidator(option_value)]
 MeshSize = Annotated[int, AfterValidator(mesh_size)]
 ModeName = Annotated[Mode, Field(strict=False)]
 WireName = Annotated[Wire, Field(strict=False)]
+FragmentWire = Annotated[
+    Wire | OwnWire,
+    PlainValidator(wire_value),
+    PlainSerializer(str, return_type=str),
+]
 
 
 def nearest(given: str, known: Sequence[str]) -> str:

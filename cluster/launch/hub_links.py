@@ -20,9 +20,9 @@ from cluster.actors.start import NODE_ID
 from cluster.config.schema import Config
 from cluster.fleet.placement import Node, expected_islands
 from cluster.launch.links import REGION, LinkProbe
-from coordinator.codec import Wire, decode, encode
 from coordinator.errors import UserMistake
 from coordinator.interval import HubLink
+from islands.own_wire import AnyWire, decoded_of, encoded
 from islands.sources import STDLIB
 
 PATIENT_S = 300.0
@@ -100,11 +100,11 @@ def this_machine(config: Config) -> HubLink:
     return HubLink(THIS_MACHINE, up, down, statistics.median(took_s), len(config.island_names))
 
 
-def _coded_bit_s(wire: Wire, values: np.ndarray[Any, np.dtype[np.float32]]) -> float:
+def _coded_bit_s(wire: AnyWire, values: np.ndarray[Any, np.dtype[np.float32]]) -> float:
     """Return the bits of a payload over the time to encode, put, get and decode it."""
 
     def once() -> None:
-        decode(ray.get(ray.put(encode(wire, values))), values.size)
+        decoded_of(wire, ray.get(ray.put(encoded(wire, values))), values.size)
 
     once()  # compiles the kernels
     took_s = statistics.median(_seconds(once) for _ in range(CALLS))

@@ -29,6 +29,8 @@ from cluster.launch.initial_source import (
 from cluster.names import FLEET
 from cluster.package_guard import intruders
 from cluster.shard.build import outer_of
+from cluster.shard.own_code import own_problems
+from cluster.shard.own_sources import with_sources
 from cluster.storage import runs
 from cluster.storage.layout import same_layout
 from cluster.storage.open_depot import depot_of
@@ -90,6 +92,7 @@ def enter(
     if foreign := intruders():
         raise UserMistake("\n".join(foreign))
     found, chosen = _Found(), None
+    draft = replace(draft, config=with_sources(draft.config))
     if resume and not draft.problems:  # it compares the whole configuration with the run's
         given = draft.config
         kept = found.ask(lambda: with_stored_source(with_stored_interval(given, run_dir), run_dir))
@@ -108,6 +111,8 @@ def enter(
     if draft.sound("sync.outer"):
         found.ask(lambda: outer_of(config))
     layout = _layout(draft, found)
+    if draft.sound("sync"):
+        found.say(*own_problems(config, layout))
     if source is not None and layout is not None and draft.sound("task"):
         durable = resume and chosen is not None and is_durable(config, chosen)
         config = found.ask(lambda: checked(source, layout.leaves, durable=durable)) or config

@@ -16,6 +16,9 @@ imports Ray, and the numerical work is done by `coordinator`.
     storing_thread  when a version is stored, and the thread that stores it, beside gate and merge
     build           a shard and its outer optimizer, built from a configuration
     rebuild         the fragments of a run, rebuilt from its tape and the kept contributions
+    own_code        all checks of the user's own code in a merge before the start
+    own_merge       the user's own merge rule, loaded and tried before the start
+    own_sources     digests of that code, which a replay compares
     outer_optax     any optax transformation as outer optimizer
     arrivals        how long publications took to reach the learners
     fates           what became of contributions, for learners that are asked for more

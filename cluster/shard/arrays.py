@@ -33,15 +33,15 @@ from coordinator.codec import (
     encode_difference,
     joined,
     split,
-    wire_of,
 )
-from coordinator.errors import CorruptPayload
 from coordinator.fragments import Flat, Layout, Leaf, cut
 from coordinator.kernels import frozen
 from coordinator.merge import MergeRule, merge_into, merged_of, norms
 from coordinator.outer import OuterRule
+from coordinator.own_merge import merge_pieces, outer_step
 from coordinator.protocol import Fragment, Merge, Version
 from coordinator.tiles import Spread
+from islands.own_wire import difference_on, plain
 
 importlib.import_module("numpy.random")  # else numba imports it on the thread that compiles first,
 # and Python reports a deadlock if two threads import it at once
@@ -114,7 +114,7 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         if staged is None:
             return replace(arrays, version=version)
         public, (difference, shared) = arrays.public.copy(), split(staged)
-        add_decoded(public, difference)
+        self._add(p, public, difference)
         moments = arrays.moments if shared is None else shared
         master, momentum = arrays.master.copy(), arrays.momentum.copy()
         return Arrays(version, master, momentum, public, moments)
@@ -133,15 +133,7 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
 
     def flaw(self, p: Fragment, payload: Sent) -> str:
         """Return why these bytes do not have the run's encoding; empty if they do."""
-        (difference, moments), size = split(payload), self._layout.sizes[p]
-        try:
-            method = self._method_of(p)
-            wire, wanted = wire_of(difference, size), method.wire_up
-            if wire is wanted and moments is not None:
-                wire, wanted = wire_of(moments, size), method.wire_moments
-        except CorruptPayload as error:
-            return str(error)
-        return "" if wire is wanted else f"{wire} bytes, the run's wire is {wanted or 'for none'}"
+        return self._method_of(p).flaw(payload, self._layout.sizes[p])
 
     def hold(self, p: Fragment, payload: Sent) -> Held[Sent]:
         """Freeze the bytes, and measure the delta and the first moments beside it."""
@@ -150,13 +142,14 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         if moments is not None:
             moments = frozen(moments)
             length = math.hypot(*norms(moments, self._layout.fragments[p], self._spread))
-        lengths = norms(difference, self._layout.fragments[p], self._spread)
-        return Held(p, joined(difference, moments), lengths, length)
+        held = Held[Sent](p, joined(difference, moments), (), length)
+        return held._replace(norms=self.norms(held))
 
     def norms(self, held: Held[Sent]) -> Sequence[float]:
         """Compute the norm of each piece of a delta that is held."""
-        difference, _ = split(held.payload)
-        return norms(difference, self._layout.fragments[held.fragment], self._spread)
+        payload, p = split(held.payload)[0], held.fragment
+        payload = plain(self._method_of(p).wire_up, payload, self._layout.sizes[p])
+        return list(norms(payload, self._layout.fragments[p], self._spread))
 
     def undo(self, p: Fragment) -> Callable[[], None]:
         """Copy master and momentum, and return a function that restores them."""
@@ -190,7 +183,7 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         trial_payloads = (
             None if trial is None else [self._part(arrays, each).payload for each in trial]
         )
-        if isinstance(outer, OuterRule) and not order.last:
+        if isinstance(rule, MergeRule) and isinstance(outer, OuterRule) and not order.last:
             measured_directions = merge_into(
                 arrays.master,
                 arrays.momentum,
@@ -205,15 +198,25 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         else:
             measured_directions = Directions((), 0)
             if trial_payloads is not None:
-                measured_directions = directions(pieces, merging, trial_payloads, self._spread)
-            delta = merged_of(rule, pieces, merging, self._spread, method.kappa)
-            if order.last or isinstance(outer, OuterRule):
+                along = arrays.momentum if isinstance(outer, OuterRule) and not order.last else None
+                measured_directions = directions(
+                    pieces, merging, trial_payloads, self._spread, along
+                )
+            if isinstance(rule, MergeRule):
+                delta = merged_of(rule, pieces, merging, self._spread, method.kappa)
+            else:
+                delta = rule.merged(merge_pieces(self._layout.leaves, pieces), merging)
+            if order.last:
                 np.add(arrays.master, delta, out=arrays.master)
+            elif isinstance(outer, OuterRule):
+                measured_directions = outer_step(
+                    arrays.master, arrays.momentum, delta, outer, measured_directions, self._spread
+                )
             else:
                 outer.step(arrays.master, arrays.momentum, delta)
         if not measured:  # islands differ around the mean of their state, and none is wrong
             measured_directions = Directions((), 0)
-        payload, norm = encode_difference(method.wire_down, arrays.master, arrays.public)
+        payload, norm = difference_on(method.wire_down, arrays.master, arrays.public)
         moments = None if order.last else self._mean_moments(p, parts)
         return Staging(joined(payload, moments), norm, *measured_directions)
 
@@ -239,7 +242,7 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
     def _part(self, arrays: Arrays, each: Weighed[Sent, Flat]) -> AlignmentPart:
         """Return a contribution as a difference to the anchor; state comes as its values."""
         (p, sent, lengths, _), weight, base = each
-        payload, _ = split(sent)
+        payload = plain(self._method_of(p).wire_up, split(sent)[0], arrays.master.size)
         if p == self._state_fragment:
             values = decode(payload, arrays.master.size)
             return AlignmentPart(frozen(values - arrays.master), weight, lengths)
@@ -258,10 +261,14 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         Moments are left out because those of an earlier version are of no use to a learner.
         """
         payload, moments = split(difference)
-        add_decoded(self._arrays[p].public, payload)
+        self._add(p, self._arrays[p].public, payload)
         if moments is not None:
             self._arrays[p] = replace(self._arrays[p], moments=moments)
         return payload
+
+    def _add(self, p: Fragment, total: Flat, difference: Payload) -> None:
+        """Add an encoded difference of the public fragment to `total`, in place."""
+        add_decoded(total, plain(self._method_of(p).wire_down, difference, total.size))
 
     def links(self, p: Fragment) -> int:
         """Return how many differences are together smaller than the whole fragment in f32.

@@ -12,15 +12,18 @@ from cluster.shard.arrays import ArrayArithmetic, ArrayShard, first
 from cluster.shard.files import NoFiles
 from cluster.shard.method import Method
 from cluster.shard.outer_optax import OptaxOuter
+from cluster.shard.own_merge import rule_of_merge
+from cluster.shard.own_sources import source_problems
 from cluster.shard.retention import Retention
 from cluster.shard.shard import Shard
 from cluster.storage.fragments import Arrays
 from coordinator.codec import Wire
+from coordinator.errors import UserMistake
 from coordinator.fragments import Flat, Layout
-from coordinator.merge import MergeRule
 from coordinator.outer import OuterRule
 from coordinator.protocol import Anchor, Fragment
 from coordinator.tiles import Spread
+from islands.own_wire import OwnWire
 
 
 def outer_of(config: Config) -> OuterRule | OptaxOuter:
@@ -37,9 +40,10 @@ def outer_of(config: Config) -> OuterRule | OptaxOuter:
 
 
 def wires_of(config: Config) -> set[Wire]:
-    """Return all encodings that a shard reads or writes."""
+    """Return all built-in encodings that a shard reads or writes; decoded values are f32."""
     wires = config.sync.wire_up, config.sync.wire_down, wire_of_moments(config)
-    return {wire for wire in wires if wire is not None}
+    own = Wire.F32 if any(isinstance(wire, OwnWire) for wire in wires) else None
+    return {wire for wire in (*wires, own) if isinstance(wire, Wire)}
 
 
 def first_of(config: Config, layout: Layout, p: Fragment, flat: Flat) -> Arrays:
@@ -57,14 +61,17 @@ def shard_over(
 
     `means`: called once, when the shard gets a model; it returns the layout and the files.
 
-    Errors: the errors of `outer_of`, raised when the shard gets its model.
+    Errors: when the shard gets its model: the errors of `outer_of` and `rule_of_merge`;
+    `UserMistake` if the user's code has another source than the run.
     """
     sync = config.sync
 
     def have() -> tuple[ArrayArithmetic, Files[Arrays]]:
+        if problems := source_problems(config):
+            raise UserMistake("\n".join(problems))
         layout, files = means()
         method = Method(
-            MergeRule(sync.merge),
+            rule_of_merge(config),
             outer_of(config),
             sync.wire_up,
             sync.wire_down,

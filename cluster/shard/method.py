@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from coordinator.codec import Wire
+from coordinator.codec import Sent, Wire, split, wire_of
+from coordinator.errors import CorruptPayload, UserMistake
 from coordinator.fragments import Flat
 from coordinator.merge import MergeRule
 from coordinator.outer import OuterRule
+from coordinator.own_merge import OwnMerge
+from islands.own_wire import AnyWire, OwnWire
 
 
 class OuterOptimizer(Protocol):
@@ -27,16 +30,30 @@ AS_IT_IS = OuterRule(learning_rate=1.0, momentum=0.0, nesterov=False)
 class Method:
     """The way in which a run merges."""
 
-    merge_rule: MergeRule
+    merge_rule: MergeRule | OwnMerge
     outer: OuterRule | OuterOptimizer
-    wire_up: Wire
-    wire_down: Wire
+    wire_up: AnyWire
+    wire_down: AnyWire
     keep_differences: int
     """Differences of each public fragment to keep, while they are smaller than the fragment."""
     wire_moments: Wire | None
     """The encoding of first moments in both directions; None if islands share none."""
     kappa: float
     """The exponent of radial-directional averaging (`coordinator.merge`)."""
+
+    def flaw(self, payload: Sent, size: int) -> str:
+        """Return why a contribution does not have the run's encoding; empty if it does."""
+        difference, moments = split(payload)
+        try:
+            if isinstance(self.wire_up, OwnWire):
+                self.wire_up.decode(difference, size)
+            elif (wire := wire_of(difference, size)) is not self.wire_up:
+                return f"{wire} bytes, the run's wire is {self.wire_up}"
+            if moments is not None and (wire := wire_of(moments, size)) is not self.wire_moments:
+                return f"{wire} bytes, the run's wire is {self.wire_moments or 'for none'}"
+        except (CorruptPayload, UserMistake) as error:
+            return str(error)
+        return ""
 
     def of_state(self) -> Method:
         """Return the way in which state merges: the weighted mean of its values, exact both ways.

@@ -41,6 +41,7 @@ from coordinator.protocol import (
     Void,
 )
 from coordinator.state import FragmentState, Phase, Rule, State
+from islands.own_wire import AnyWire
 
 WORDS = Report | Adopted
 """Messages that end a life only if they cannot be true."""
@@ -54,7 +55,7 @@ class Measures:
         run: str,
         islands: Mapping[Island, str],
         sizes: Sequence[int],
-        wire_down: Wire,
+        wire_down: AnyWire,
         *,
         now_s: float,
         wire_moments: Wire | None = None,

@@ -12,7 +12,6 @@ import numpy as np
 from cluster.config.rule import group_of, schedule_of, wire_of_moments
 from cluster.config.schema import Config, IslandGroup, Machines
 from cluster.workers.environment import give_pages_back
-from coordinator.codec import Wire
 from coordinator.fragments import Layout
 from coordinator.protocol import Anchor, Fragment, Island, Region
 from islands.adopt import AdoptRule, FragmentPort, layout_of
@@ -30,6 +29,7 @@ from islands.mesh_shape import MeshShape
 from islands.moments import MomentSharing, MomentsPort
 from islands.optimizer import OptimizerSpec
 from islands.optimizer_checks import of_optimizer
+from islands.own_wire import AnyWire
 from islands.precision import in_precision
 from islands.prefetch import Prefetched
 from islands.sources import DataSpec, MixtureSource
@@ -131,7 +131,7 @@ def compiled(config: Config, group: IslandGroup) -> LearnerParts:
 
 
 def _compile_encoder(
-    wire: Wire, task: Task, layout: Layout, inner: Inner, port: FragmentPort
+    wire: AnyWire, task: Task, layout: Layout, inner: Inner, port: FragmentPort
 ) -> None:
     """Compile the encoder of deltas on the devices, for every fragment's size."""
     encode, params = OnDevice(wire), inner.place(task.zeros())
@@ -181,6 +181,7 @@ def habits_of(config: Config, island: Island) -> LearnerSettings:
         region=None if group.region is None else Region(group.region),
         until=config.run.steps if config.run.mode.lock_step else None,
         seed=config.run.seed,
+        wire_down=sync.wire_down,
     )
 
 

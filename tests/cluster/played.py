@@ -55,6 +55,7 @@ from coordinator.protocol import (
     Stored,
 )
 from coordinator.state import State, initial
+from islands.own_wire import encoded
 
 LAYOUT = cut([Leaf("w", (6, 5), stacked=True), Leaf("b", (7,))], 2)
 CONFIG = """
@@ -215,7 +216,7 @@ class Played:
             fingerprint=LAYOUT.fingerprint,
             progress=self._progress(life),
         )
-        payload = encode(self._config.sync.wire_up, self._drawn(p))
+        payload = encoded(self._config.sync.wire_up, self._drawn(p))
         wire, moments = wire_of_moments(self._config), None
         if wire is not None and (stop // 4 + life.incarnation) % 3:  # some contributions have none
             moments = encode(wire, self._drawn(p))

@@ -176,9 +176,10 @@ REFUSALS = {
     "sync.overlap=-1": 'sync.overlap: must be "auto" or a number of steps, 0 or more, given -1',
     "sync.overlap=some": 'sync.overlap: must be "auto" or a number of steps, 0 or more, given '
     '"some"',
-    "sync.merge=max": 'sync.merge: must be "rda" or "mean", given "max"',
+    "sync.merge=max": 'sync.merge: must be "mean", "rda" or look like module:attribute, given "max"',
     "sync.wire_up=f64": (
-        'sync.wire_up: must be "f32", "bf16", "int8", "int4", "int2" or "e3m0", given "f64"'
+        'sync.wire_up: must be "f32", "bf16", "int8", "int4", "int2", "e3m0" or look like '
+        'module:attribute, given "f64"'
     ),
     "sync.grace=-1": 'sync.grace: must be "auto" or a number of seconds, 0 or more, given -1',
     "sync.grace=inf": 'sync.grace: must be "auto" or a number of seconds, 0 or more, given inf',
@@ -317,7 +318,7 @@ def test_reports_every_problem_at_once(tmp_path: Path) -> None:
         tmp=tmp_path,
     ) == [
         "--set nonsense: must look like sync.every=24",
-        'sync.merge: must be "rda" or "mean", given "max"',
+        'sync.merge: must be "mean", "rda" or look like module:attribute, given "max"',
         "sync.quorom: is not known; did you mean quorum?",
         "islands.0.hosts: must be at least 1, given 0",
         'faults.plan.0.at_step: must be a whole number, given "x"',

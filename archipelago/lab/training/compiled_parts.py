@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import jax
 
 from cluster.config.schema import Config, IslandGroup
+from cluster.shard.own_code import own_problems
 from cluster.workers.assembly import optimizer_of, optimizer_problems, sharing_of, task_of
 from coordinator.errors import UserMistake
 from coordinator.fragments import Layout
@@ -49,13 +50,15 @@ class CompiledParts:
 def kit_of(config: Config) -> CompiledParts:
     """Return the compiled parts for a configuration.
 
-    Errors: `UserMistake` if there is no such task.
+    Errors: `UserMistake` if there is no such task, or the user's merge rule or codec fails.
     """
     sync, task = config.sync, task_of(config)
     shapes = task.shapes
     layout = layout_of(task, sync.fragments, shapes)
     rule, blend = AdoptRule(sync.adopt), sync.blend or 0.0
     inner = inner_of(config, task)
+    if problems := own_problems(config, layout):
+        raise UserMistake("\n".join(problems))
     return CompiledParts(
         task,
         layout,

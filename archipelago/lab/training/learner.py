@@ -71,7 +71,7 @@ class TrainingLearner(VirtualLearner[TrainingHost, Sent, Sent]):
             process.habits.anchor,
             process.moments_encoder,
         )
-        self._downlink = Downlink(public, process.link.missed)
+        self._downlink = Downlink(public, process.link.missed, process.habits.wire_down)
         self._offers: dict[tuple[Fragment, Version], tuple[Flat, Flat | None]] = {}
         self.computing_s = 0.0
         super().__init__(process, granted, [version for version, _ in public.values()], stream)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from cluster.config.problem_text import problem_of
 from cluster.config.schema import Config
 from cluster.config.toml import table_block
 from cluster.config.values import nearest
+from cluster.shard.own_sources import with_sources
 from coordinator.errors import UserMistake
 
 TABLE = "virtual"
@@ -50,6 +51,7 @@ def enter(tables: Mapping[str, Any], *, origin: str, overrides: Sequence[str] = 
     made = draft(tables, origin=origin, overrides=run_overrides)
     problems += [*virtual_problems, *map(str, made.problems)]
     if not problems:
+        made = replace(made, config=with_sources(made.config))
         problems = refused(made.config)
     return Entry(made, virtual, tuple(problems))
 

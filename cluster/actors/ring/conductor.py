@@ -38,6 +38,7 @@ from cluster.tasks import watch_process
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat, Layout, sew
 from coordinator.protocol import Fragment, Join, Life, Refused, Report, Vitals
+from islands.own_wire import built_in
 
 PASSES = (OSError, RayError, RunFailed, MemoryError)
 """Transient errors, after which the process starts over: a new process may succeed.
@@ -121,7 +122,7 @@ class Conductor(Breakable):
             self._ports,
             self._store,
             measures,
-            RingAccounts(measures, layout, config.sync.wire_up),
+            RingAccounts(measures, layout, built_in(config.sync.wire_up)),
             now_s=self._now_s,
             lives=lives,
             failed=self._failed,

@@ -46,7 +46,7 @@ class ShardActor(Breakable):
     ) -> None:
         """Prepare the process.
 
-        `code`: the digest of the outer optimizer's code when the run began (`user_sha256`).
+        `code`: the digest of the user's code in a shard when the run began (`user_sha256`).
         `owner`: the number of the run's owner, for its `Fence`.
         """
         setup_logging()
@@ -85,7 +85,7 @@ class ShardActor(Breakable):
         in this generation. `merged`: contributions of continuing lives that are part of these
         versions.
 
-        Errors: `Outdated`; `RunFailed` if this process has another outer optimizer.
+        Errors: `Outdated`; `RunFailed` if this process has other code of the user's.
         """
         self._shard.obey(generation)
         self.process.check_code()

@@ -63,7 +63,7 @@ class ShardProcess:
     ) -> None:
         """Start the threads.
 
-        `code`: the digest of the outer optimizer's code when the run began (`user_sha256`).
+        `code`: the digest of the user's code in a shard when the run began (`user_sha256`).
         `owner`: the number of the run's owner, for its `Fence`. `unheard`: receives the exceptions
         of jobs that are never awaited.
         """
@@ -85,12 +85,12 @@ class ShardProcess:
         return layout, DepotFiles(store, self._fence, self.storing.pace)
 
     def check_code(self) -> None:
-        """Check that this process has the run's outer optimizer.
+        """Check that this process has the run's outer optimizer and merge rule.
 
         Errors: `RunFailed` if its code has changed.
         """
-        target = self._config.sync.outer.target
-        why = code_changed({"sync.outer.target": target}, self._code, user_sha256(target))
+        targets = self._config.shard_code
+        why = code_changed(targets, self._code, user_sha256(*targets.values()))
         if why is not None:
             raise RunFailed(why)
 
@@ -99,7 +99,7 @@ class ShardProcess:
 
         Return the fragments that this process has, and a message on what storing costs from now on.
 
-        Errors: `OSError` if it cannot be stored; `RunFailed` if the optimizer's code has changed.
+        Errors: `OSError` if it cannot be stored; `RunFailed` if the user's code has changed.
         """
         self.check_code()
         self._seeded, pace = layout, self.storing.pace

@@ -1,0 +1,97 @@
+"""The table of extension points, from which `.ci/reference` writes their page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionPoint:
+    """One kind of code that a user can plug in."""
+
+    title: str
+    """The heading on the page."""
+    keys: tuple[str, ...]
+    """The keys of the configuration that name it, and those of its options."""
+    called_by: str
+    """The processes that call it."""
+    protocol: str | None
+    """The name of its Protocol or class in `archipelago`; None if it is optax's."""
+    text: str
+    """The first paragraph, before the documentation of the Protocol."""
+    toml: str
+    """An example of the keys."""
+    example: str
+    """The example: FILE:NAME in the shipped examples."""
+
+
+POINTS = (
+    ExtensionPoint(
+        "Merge rule",
+        ("sync.merge", "sync.merge_options"),
+        "shards",
+        "MergeFunction",
+        "The example is TIES merging (arXiv:2306.01708). `python -m archipelago.examples.ties` "
+        "trains with it, and `archipelago replay` then rebuilds the model to the last bit. The run "
+        "writes a digest of the rule's source into its configuration (`sync.merge_sha256`), and a "
+        "replay or a resume with another source is refused. State of a task (`Task.init_state`) "
+        "always takes the mean.",
+        '[sync]\nmerge = "ties:ties"\nmerge_options = {density = 0.5}',
+        "ties.py:ties",
+    ),
+    ExtensionPoint(
+        "Codec",
+        ("sync.wire_up", "sync.wire_down", "sync.wire_options"),
+        "islands, shards",
+        "Codec",
+        "The example sends one bit for each element, and the mean magnitude. `sync.wire_sha256` is "
+        "the digest of the source, as for a merge rule. A codec encodes whole fragments on the "
+        'host: islands of several hosts and `encode = "device"` need a built-in wire. Shared '
+        "moments (`sync.wire_moments`) have built-in wires only.",
+        '[sync]\nwire_up = "signs:Signs"\nwire_options = {scale = 1.0}',
+        "signs.py:Signs",
+    ),
+    ExtensionPoint(
+        "Outer optimizer",
+        ("sync.outer.target", "sync.outer.options"),
+        "shards",
+        None,
+        "Any function that returns an optax transformation. Its gradient is minus the merged delta "
+        "of one fragment, a flat array. Its state takes the place of the outer momentum.",
+        '[sync.outer]\ntarget = "outer_optimizer:outer"\noptions = {learning_rate = 0.5}',
+        "outer_optimizer.py:outer",
+    ),
+    ExtensionPoint(
+        "Inner optimizer",
+        ("optimizer.target", "optimizer.options"),
+        "islands",
+        None,
+        "Any optax transformation, or a function that returns one. Its updates are added to the "
+        "parameters ([how to choose optimizers](../howto/optimizers.md)).",
+        '[optimizer]\ntarget = "inner_optimizer:inner"\noptions = {b1 = 0.95}\n'
+        "learning_rate = 3e-4",
+        "inner_optimizer.py:inner",
+    ),
+    ExtensionPoint(
+        "Schedule",
+        ("optimizer.schedule",),
+        "islands",
+        None,
+        "A function of the clock, in steps of one island, that returns the learning rate. It is "
+        "compiled, so it uses `jax.numpy`.",
+        '[optimizer]\nschedule = "inner_optimizer:rate"',
+        "inner_optimizer.py:rate",
+    ),
+    ExtensionPoint(
+        "Task and data source",
+        ("task.target", "task.options"),
+        "islands, evaluator",
+        "StreamLike",
+        "A task has parameters, a loss and data ([your own model](../howto/own-model.md)). Its "
+        "`stream` is the data source of an island: it yields batches from the leases that the "
+        "syncer grants. `archipelago.text_task` and `archipelago.supervised_task` make one.",
+        '[task]\ntarget = "small_task:task"\noptions = {inputs = 8}',
+        "small_task.py:task",
+    ),
+)
+"""All extension points, in the order of the page."""

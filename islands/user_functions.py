@@ -1,0 +1,104 @@
+"""Calls of a user's function by a shard or a learner; messages begin with the user's line."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from coordinator.errors import UserMistake
+from islands.user_code import attribute_of, unknown_options
+
+ROOT = Path(__file__).resolve().parents[1]
+OURS = tuple(
+    f"{ROOT / package}/" for package in ("coordinator", "islands", "cluster", "archipelago")
+)
+"""Folders whose lines are of no use to the author of a function."""
+EXAMPLES = f"{ROOT / 'archipelago' / 'examples'}/"
+"""The folder of shipped examples, whose lines count as the user's."""
+
+
+class UserFunction(NamedTuple):
+    """A function of the user's, with the options that it is called with."""
+
+    where: str
+    """The beginning of a message: its file and line, and the key that names it."""
+    call: Callable[..., Any]
+    """The function with its options; its errors are `UserMistake`."""
+
+
+def user_function(
+    key: str, target: str, arguments: int, options: Mapping[str, Any], wanted: str
+) -> UserFunction:
+    """Import the function that `target`, "module:attribute", names, and fix its options.
+
+    `key`: the place in the configuration. `arguments`: how many it is called with by position.
+    `wanted`: a description of such a function, for a message.
+
+    Errors: `UserMistake` if there is none, it is not callable, or it does not take the arguments.
+    """
+    setting = f'{key} = "{target}"'
+    found = attribute_of(key, target)
+    if not callable(found) or inspect.isclass(found):
+        kind = f"the class {found.__name__}" if inspect.isclass(found) else type(found).__name__
+        raise UserMistake(f"{setting} is {kind}, not {wanted}")
+    where = f"{place_of(found)}{setting}"
+    given = f" with options {dict(options)}" if options else ""
+    if (problem := _call_problem(found, arguments, options)) is not None:
+        raise UserMistake(f"{where}{given}: {problem}; it must be {wanted}")
+    function = partial(found, **options) if options else found
+
+    def call(*values: Any) -> Any:
+        try:
+            return function(*values)
+        except Exception as error:
+            raise UserMistake(raised_by(f"{setting}{given}", error, place_of(found))) from error
+
+    return UserFunction(where, call)
+
+
+def place_of(function: Any) -> str:
+    """Return "FILE:LINE: " of a function or an object with `__call__`; empty if unknown."""
+    found = inspect.unwrap(function)
+    while isinstance(found, partial):
+        found = found.func
+    code = getattr(found, "__code__", None) or getattr(type(found).__call__, "__code__", None)
+    return "" if code is None else f"{code.co_filename}:{code.co_firstlineno}: "
+
+
+def raised_by(setting: str, error: Exception, place: str) -> str:
+    """Return the message of an exception in a user's function: the user's line, then the rest.
+
+    `place`: the line of the function, for an exception before its first line.
+    """
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(OURS) or frame.filename.startswith(EXAMPLES)
+    ]
+    own = [frame for frame in frames if "site-packages" not in Path(frame.filename).parts]
+    last = (own or frames or [None])[-1]
+    first, inside = (place, "") if last is None else (f"{last.filename}:{last.lineno}: ", last.name)
+    words = (str(error).strip().splitlines() or [""])[0]
+    return f"{first}{setting} raises {type(error).__name__}: {words}" + (
+        f" (in {inside})" if inside else ""
+    )
+
+
+def _call_problem(function: Any, arguments: int, options: Mapping[str, Any]) -> str | None:
+    """Return why a function cannot be called in this way; None if it can."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions in C have none
+        return None
+    parameters = [*signature.parameters.values()]
+    if problem := unknown_options(parameters[arguments:], options):
+        return problem
+    try:
+        signature.bind(*range(arguments), **options)
+    except TypeError as error:
+        return str(error)
+    return None

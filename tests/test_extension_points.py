@@ -1,0 +1,69 @@
+"""The page of extension points: its keys exist, and each example passes the checks of a run."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import archipelago
+from cluster.config.load import parse
+from cluster.shard.build import outer_of
+from cluster.shard.own_code import own_problems
+from cluster.workers.assembly import optimizer_problems, task_of
+from islands.adopt import layout_of
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def ci_module(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+POINTS: dict[str, Any] = {each.title: each for each in ci_module("extension_points").POINTS}
+
+
+@pytest.mark.parametrize("title", POINTS)
+def test_example_passes_the_checks_of_a_run(title: str) -> None:
+    point = POINTS[title]
+    file, name = point.example.split(":")
+    module = f"archipelago.examples.{file.removesuffix('.py')}"
+    assert callable(getattr(importlib.import_module(module), name))
+    assert point.protocol is None or point.protocol in archipelago.__all__
+    text = point.toml.replace(f'"{file.removesuffix(".py")}:', f'"{module}:')
+    assert f"{module}:{name}" in text
+    tables = {"task": {"preset": "byte-tiny"}, "islands": [{"count": 2, "batch_size": 4}]}
+    config = parse(tables | tomllib.loads(text), origin=title)
+    for key in point.keys:
+        table: Any = config
+        for part in key.split("."):
+            table = getattr(table, part)
+    task = task_of(config)
+    layout = layout_of(task, 2)
+    assert own_problems(config, layout) == []
+    assert optimizer_problems(config, task) == []
+    assert outer_of(config) is not None
+    if title.startswith("Task"):
+        assert task.heldout(4)
+
+
+def test_each_own_key_of_the_schema_is_on_the_page() -> None:
+    """A key that takes module:attribute is an extension point."""
+    page = (ROOT / "docs" / "reference" / "extension-points.md").read_text(encoding="utf-8")
+    keys = {
+        "task.target", "optimizer.target", "optimizer.schedule", "sync.outer.target", "sync.merge",
+        "sync.wire_up", "sync.wire_down",
+    }  # fmt: skip
+    assert {key for key in keys if f"`{key}`" not in page} == set()
+    named = {key for point in POINTS.values() for key in point.keys}
+    assert keys <= named
