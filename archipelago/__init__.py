@@ -56,7 +56,9 @@ if TYPE_CHECKING:
     from islands.corpus import Corpus, HeldOut, Starved, Stream
     from islands.corpus_reader import read_corpus
     from islands.frozen_file import frozen_file
+    from islands.loop_task import loop_task
     from islands.model import ModelSpec
+    from islands.own_loop import JoinedIsland, join
     from islands.own_wire import Codec
     from islands.sources import DataSpec
     from islands.task import Batch, Params, StreamLike, Task, language_model
@@ -83,8 +85,10 @@ _PLACES = {
     "islands.corpus": ("Corpus", "HeldOut", "Starved", "Stream"),
     "islands.corpus_reader": ("read_corpus",),
     "islands.frozen_file": ("frozen_file",),
+    "islands.loop_task": ("loop_task",),
     "islands.model": ("ModelSpec",),
     "islands.own_wire": ("Codec",),
+    "islands.own_loop": ("JoinedIsland", "join"),
     "islands.sources": ("DataSpec",),
     "islands.task": ("Batch", "Params", "StreamLike", "Task", "language_model"),
     "islands.task_helpers": ("supervised_task", "text_task"),
@@ -106,6 +110,7 @@ __all__ = [
     "EvaluationEvent",
     "HeldOut",
     "IslandLostEvent",
+    "JoinedIsland",
     "Lease",
     "MergeEvent",
     "MergeFunction",
@@ -130,10 +135,12 @@ __all__ = [
     "equinox_model",
     "equinox_task",
     "frozen_file",
+    "join",
     "language_model",
     "linen_task",
     "linen_variables",
     "load_config",
+    "loop_task",
     "nnx_model",
     "nnx_task",
     "parse_config",

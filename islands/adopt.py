@@ -6,7 +6,7 @@ step boundary and do not wait; the parameters are donated to `put`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -55,9 +55,20 @@ class FragmentPort:
     """
 
     def __init__(
-        self, layout: Layout, rule: AdoptRule, blend: float = 0.0, devices: Devices | None = None
+        self,
+        layout: Layout,
+        rule: AdoptRule,
+        blend: float = 0.0,
+        devices: Devices | None = None,
+        read: Callable[[int, Any], jax.Array] | None = None,
     ) -> None:
-        """Create it; `devices`: the devices of the parameters; None: one device."""
+        """Create it; `devices`: the devices of the parameters; None: one device.
+
+        `read`: number and value of a leaf -> that leaf as an array on the devices, for parameters
+        that belong to a loop of the user's own. They are never donated, and the loop may change
+        them as soon as a method has returned. None: all leaves are arrays on the devices.
+        """
+        self._read, donated = read, 0 if read is None else ()
         self.rule, self._blend = rule, blend
         self._sizes, self._state_fragment = layout.sizes, layout.state_fragment
         self._shared = devices is not None and devices.shared
@@ -72,8 +83,8 @@ class FragmentPort:
             form = flat_form(within(pieces, touched), lying, devices)
             self._takes.append(jax.jit(form.take, out_shardings=flat))
             put = partial(self._put, form, self.rule_of(Fragment(len(self._puts))))
-            self._puts.append(jax.jit(put, donate_argnums=0, out_shardings=leaves))
-            self._fills.append(jax.jit(form.put, donate_argnums=0, out_shardings=leaves))
+            self._puts.append(jax.jit(put, donate_argnums=donated, out_shardings=leaves))
+            self._fills.append(jax.jit(form.put, donate_argnums=donated, out_shardings=leaves))
         flat = None if devices is None else devices.flat
         self._moved = jax.jit(lambda public, end, start: public + (end - start), out_shardings=flat)
 
@@ -109,8 +120,7 @@ class FragmentPort:
 
     def take(self, params: Params, p: Fragment) -> jax.Array:
         """Return a fresh copy of the fragment after the steps dispatched so far."""
-        leaves = jax.tree.leaves(params)
-        return self._takes[p]([leaves[i] for i in self._touched[p]])
+        return self._called(self._takes[p], p, jax.tree.leaves(params))
 
     def put(self, params: Params, p: Fragment, public: jax.Array, origin: jax.Array) -> Params:
         """Return the parameters with the fragment replaced by the rule; `params` is donated.
@@ -129,10 +139,21 @@ class FragmentPort:
 
     def _replaced(self, params: Params, p: Fragment, put: Any, *flats: jax.Array) -> Params:
         leaves, structure = jax.tree.flatten(params)
-        fresh = put([leaves[i] for i in self._touched[p]], *flats)
+        fresh = self._called(put, p, leaves, *flats)
         for i, leaf in zip(self._touched[p], fresh, strict=True):
             leaves[i] = leaf
         return jax.tree.unflatten(structure, leaves)
+
+    def _called(
+        self, function: Callable[..., Any], p: Fragment, leaves: Sequence[Any], *flats: jax.Array
+    ) -> Any:
+        """Call a compiled function of the leaves that the fragment touches."""
+        touched = self._touched[p]
+        if self._read is None:
+            return function([leaves[i] for i in touched], *flats)
+        result = function([self._read(i, leaves[i]) for i in touched], *flats)
+        is_foreign = not all(isinstance(leaves[i], jax.Array) for i in touched)
+        return jax.block_until_ready(result) if is_foreign else result
 
     def _put(
         self,

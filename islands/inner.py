@@ -50,8 +50,12 @@ class InnerState:
 class StepMeasures:
     """The measurements of a step."""
 
-    loss: jax.Array
-    """Loss before the step, in nats per token: a scalar that is still being computed."""
+    loss: jax.Array | float
+    """Loss before the step, in nats per token: a scalar that may still be computed."""
+    tokens: int | None = None
+    """Tokens that the step trained; None: the task counts those of the batch."""
+    computed: bool = False
+    """Whether the call returned only after the step was computed."""
 
 
 class Share(NamedTuple):
@@ -109,9 +113,13 @@ class Inner:
 
     # --- moments for another learner --------------------------------------------------------------
 
-    @cached_property
-    def shares(self) -> list[Share]:
+    @property
+    def shares(self) -> Sequence[Share]:
         """This host's share of each leaf of the optimizer's state; all hosts have a scalar."""
+        return self._shares
+
+    @cached_property
+    def _shares(self) -> list[Share]:
         found = list[Share]()
         for leaf in jax.tree.leaves(self._like.opt_state):
             own = self.devices.own(leaf.size) if leaf.ndim else slice(0, 1)

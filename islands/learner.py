@@ -36,7 +36,7 @@ from islands.adopt import FragmentPort
 from islands.donations import Donation
 from islands.hosts.lead import Lead
 from islands.hosts.orders import FateNotice, News, Order, Over
-from islands.inner import Inner, Share
+from islands.inner import Share
 from islands.learner_life import LearnerState
 from islands.learner_messages import Ceased, Parked, Settled
 from islands.life_setup import LifeSetup
@@ -46,6 +46,7 @@ from islands.message_thread import speak
 from islands.moments import MomentSharing
 from islands.task import Params, StreamLike, Task
 from islands.trainer import Trainer
+from islands.training_step import TrainingStep
 
 log = logging.getLogger("archipelago.learner")
 
@@ -68,7 +69,7 @@ class Learner:
         self,
         task: Task,
         layout: Layout,
-        inner: Inner,
+        inner: TrainingStep,
         port: FragmentPort,
         sharing: MomentSharing | None,
         stream: Callable[[], StreamLike],

@@ -21,7 +21,6 @@ from islands.exchange import Downlink, Missed, Public, Uplink
 from islands.hosts.lead import Lead, agreed
 from islands.hosts.orders import Begin, Feed, Order, Start
 from islands.hosts.publication_lanes import Following
-from islands.inner import Inner
 from islands.learner_life import begun
 from islands.learner_messages import Ready
 from islands.life_start import (
@@ -38,6 +37,7 @@ from islands.moments import MomentSharing
 from islands.task import StreamLike, Task
 from islands.thread_tasks import Ends, Offer
 from islands.trainer import Trainer
+from islands.training_step import TrainingStep
 
 log = logging.getLogger("archipelago.learner")
 
@@ -49,7 +49,7 @@ class LifeSetup:
         self,
         task: Task,
         layout: Layout,
-        inner: Inner,
+        inner: TrainingStep,
         port: FragmentPort,
         sharing: MomentSharing | None,
         stream: Callable[[], StreamLike],
@@ -82,7 +82,7 @@ class LifeSetup:
         start = life_start(
             Remains(moments=moments is not None, distrusted=distrusted),
             island=self._settings.island,
-            donors=granted.donors,
+            donors=granted.donors if self._inner.shares else (),  # else nothing could be given
             shares_moments=self._sharing is not None,
         )
         log.debug("%s: %s", granted.life, start.why)

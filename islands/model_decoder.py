@@ -16,21 +16,19 @@ import numpy as np
 
 from islands import model
 from islands.model import Attention, Blocks, ModelParams, ModelSpec
-from islands.text_model import Bytes, Scores, TextModel
+from islands.sources import DataSpec
+from islands.text_model import Scores, TextModel, codec_of
 
 Cache: TypeAlias = tuple[jax.Array, jax.Array]
 """Keys and values of all layers, [L, S, N, K] each."""
 
 
-def text_model(spec: ModelSpec, window: int) -> TextModel:
-    """Return the built-in transformer as a model of text; `window`: the tokens it was trained on.
-
-    Its tokens are bytes.
-    """
+def text_model(spec: ModelSpec, data: DataSpec) -> TextModel:
+    """Return the built-in transformer as a model of the text of a source."""
     return TextModel(
-        codec=Bytes(),
+        codec=codec_of(data),
         logits=lambda params, tokens: model.logits(spec, params, tokens),
-        decoder=lambda: ModelDecoder(spec, window),
+        decoder=lambda: ModelDecoder(spec, data.window),
     )
 
 

@@ -17,11 +17,12 @@ from coordinator.protocol import ContributionId, Fragment
 from islands.adopt import AdoptRule, FragmentPort
 from islands.encoder import Numbers, Where
 from islands.exchange import Basis, Cut, FragmentSnapshot
-from islands.inner import Inner, InnerState, StepMeasures
+from islands.inner import InnerState, StepMeasures
 from islands.learner_messages import HandOver
 from islands.moments import MomentSharing, Taken
 from islands.randomness import NO_DRAWS, Draws
 from islands.task import Batch, Params
+from islands.training_step import TrainingStep
 
 Handed = Mapping[ContributionId, tuple[Numbers, jax.Array]]
 """Hand-ins of a fragment, in order: the parameters at the beginning and at the end of each."""
@@ -31,7 +32,11 @@ class Replica:
     """Parameters and moments on the devices, and the start of the next delta of each fragment."""
 
     def __init__(
-        self, inner: Inner, port: FragmentPort, encode: Where, sharing: MomentSharing | None
+        self,
+        inner: TrainingStep,
+        port: FragmentPort,
+        encode: Where,
+        sharing: MomentSharing | None,
     ) -> None:
         """Create a replica without a life.
 

@@ -22,7 +22,7 @@ So it idles less, and not more, if other processes take its cores for a while.
 class _Running:
     """A step that the devices compute."""
 
-    loss: jax.Array
+    loss: jax.Array | float
     began_s: float
     """Time at which it began."""
     counted_s: float = 0.0
@@ -51,7 +51,7 @@ class StepTiming:
         """Whether the devices may be computing a step whose loss is not read yet."""
         return self._running is not None
 
-    def started(self, loss: jax.Array, began_s: float) -> None:
+    def started(self, loss: jax.Array | float, began_s: float) -> None:
         """Record that a step was dispatched."""
         self._running = _Running(loss, began_s)
 

@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache, cached_property, partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
 from coordinator.errors import UserMistake
-from coordinator.protocol import Lease
 from islands import model
 from islands.built_in_init import Drawn
 from islands.corpus import Corpus, Stream
@@ -32,45 +31,14 @@ from islands.model_decoder import text_model
 from islands.pickled_task import load_pickled
 from islands.sources import DataSpec
 from islands.state_tree import in_one_tree, is_state
+from islands.stream_like import Batch, StreamLike
 from islands.text_model import TextModel
 from islands.user_code import attribute_of
 
 Params: TypeAlias = Any
 """A pytree of float32 arrays. `Any`, since a tree may nest dicts, tuples and classes freely."""
-Batch: TypeAlias = Any
-"""A pytree of arrays with the batch on their first axis; in our task int32 [batch, window + 1]."""
 Option: TypeAlias = bool | int | float | str
 """A value of the table `[task.options]`."""
-
-
-class StreamLike(Protocol):
-    """A source of training data with a cursor; `islands.corpus.Stream` is one."""
-
-    @property
-    def batch_size(self) -> int:
-        """Windows in each batch."""
-        ...
-
-    def add(self, lease: Lease) -> None:
-        """Queue a lease behind those held."""
-        ...
-
-    def next(self) -> Batch:
-        """Return the next batch.
-
-        Errors: `islands.corpus.Starved` if the leases held do not fill one.
-        """
-        ...
-
-    @property
-    def cursor(self) -> Lease:
-        """The lease read last, with the windows of it consumed so far."""
-        ...
-
-    @property
-    def remaining(self) -> int:
-        """Windows left in the leases held."""
-        ...
 
 
 def nowhere_special(path: str, shape: tuple[int, ...]) -> PartitionSpec | None:
@@ -135,7 +103,18 @@ class Task:
     """
 
     text: TextModel | None = None
-    """Codec, logits and decoder of a model of text, for `sample` and `eval`; None: it is not one."""
+    """Codec, logits and decoder of a model of text, for `sample` and `eval`; None: no such model."""
+    loop: Callable[[], object] | None = None
+    """() -> None: a training loop of the user's own, in place of our step (`islands.own_loop`).
+
+    Each island runs it on a thread of its own. The task's `loss` then only evaluates.
+    """
+    evaluate: Callable[[Params, Batch], Any] | None = None
+    """(params, batch) -> loss, or (loss, metrics), for a task with a `loop` that is not of JAX.
+
+    It gets NumPy arrays, and is called as it is: JAX neither traces nor compiles it. None:
+    `eval_loss` or `loss` evaluates.
+    """
 
     def state(self, path: str) -> bool:
         """Return whether a leaf is state, by its path in the tree of `state_tree`."""
@@ -216,7 +195,7 @@ def language_model(name: str, spec: ModelSpec, data: DataSpec) -> Task:
         stacked=lambda path: path.startswith("blocks/"),
         embedding=lambda path: path == "embedding",
         sharding=lambda path, shape: model.sharding(spec, path),
-        text=text_model(spec, data.window),
+        text=text_model(spec, data),
     )
 
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from islands.sources import BYTES
+from coordinator.errors import UserMistake
+from islands.data.text_tokens import (
+    BYTES,
+    TOKENIZER,
+    HuggingFaceEncoder,
+    encoder_of,
+    tokenizer_bytes,
+)
+from islands.sources import DataSpec
 
 Scores = NDArray[np.float32]
 """The scores of all tokens of the vocabulary as the next one, [V]; logits, not normalised."""
@@ -40,6 +50,63 @@ class Bytes:
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of these bytes."""
         return bytes(token for token in tokens if token < BYTES).decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class TokenizerCodec:
+    """The codec of a tokenizer's file, which is read at the first use."""
+
+    path: str
+    """The file, or a folder with a `tokenizer.json`."""
+    end_token: int | str | None = None
+
+    @cached_property
+    def _encoder(self) -> HuggingFaceEncoder:
+        return encoder_of(tokenizer_bytes(self.path), self.path, self.end_token)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text, after those that begin each document."""
+        found = self._encoder.tokenizer.encode(text, add_special_tokens=False)
+        return [*self._encoder.start, *found.ids]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of these tokens, without those that begin or end documents."""
+        return str(self._encoder.tokenizer.decode([*tokens]))
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownCodec:
+    """The codec of token ids that came without a tokenizer: there is none."""
+
+    source: str
+
+    def encode(self, text: str) -> list[int]:
+        """Refuse.
+
+        Errors: `UserMistake`, always.
+        """
+        raise UserMistake(
+            f"data.source = {self.source!r} holds token ids, and no tokenizer is known for them: "
+            "set data.tokenizer to the file of the one that made them"
+        )
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Refuse, as `encode` does.
+
+        Errors: `UserMistake`, always.
+        """
+        del tokens
+        self.encode("")
+        return ""
+
+
+def codec_of(data: DataSpec) -> Codec:
+    """Return the codec of a source: its tokenizer, or the bytes of its text."""
+    if data.tokenizer is not None:
+        return TokenizerCodec(data.tokenizer, data.end_token)
+    if (Path(data.source).expanduser() / TOKENIZER).is_file():
+        return TokenizerCodec(data.source, data.end_token)
+    return UnknownCodec(data.source) if data.tokens else Bytes()
 
 
 class Decoder(Protocol):

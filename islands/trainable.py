@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.interpreters import partial_eval
 
 from coordinator.errors import UserMistake
+from islands.loop_task import problems_of_evaluation
 from islands.losses import LossResult, evaluation_loss, frozen_of, training_loss
 from islands.state_tree import FROZEN, KEY, STATE, named_arguments
 from islands.task import Batch, Params, Task, leaf_path
@@ -68,7 +69,11 @@ def of_parameters(task: Task, shapes: Params) -> list[str]:
 def of_loss(task: Task, shapes: Params, batch: Batch) -> list[str]:
     """Return why the loss of such a batch cannot be minimised; empty if it can."""
     try:
-        problems = [*_of_batch(batch)] or [*_of_loss(task, shapes, batch)]
+        problems = [*_of_batch(batch)] or (
+            [*_of_loss(task, shapes, batch)]
+            if task.evaluate is None
+            else problems_of_evaluation(task, shapes, batch)
+        )
     except UserMistake as error:
         return [str(error)]
     return [f"task {task.name}: {problem}" for problem in problems]
@@ -97,7 +102,7 @@ def _of_loss(task: Task, shapes: Params, batch: Batch) -> Iterator[str]:
         ("loss", lambda: jax.eval_shape(training, shapes, batch, named)),
         (evaluated, lambda: jax.eval_shape(evaluation, shapes, batch, frozen)),
     ]
-    for name, call in forms:
+    for name, call in forms if task.loop is None else forms[1:]:
         result: Any = _traced(task, name, call)
         problems = [*_of_result(name, result[0], result[-1], batch)]
         if isinstance(result, LossResult) and task.init_state is not None:
@@ -105,6 +110,8 @@ def _of_loss(task: Task, shapes: Params, batch: Batch) -> Iterator[str]:
         if problems:
             yield problems[0]
             return
+    if task.loop is not None:  # it has its own loss
+        return
     trace = jax.make_jaxpr(jax.grad(lambda *each: training(*each).loss))
     yield from _untouched(
         task,

@@ -19,7 +19,6 @@ from islands.adopt import FragmentPort
 from islands.corpus import Starved
 from islands.exchange import FragmentSnapshot
 from islands.hosts.orders import CopyOut, CutOut, Feed, InnerStep, Order, PutIn
-from islands.inner import Inner
 from islands.learner_messages import End, Fed, Keep, Step, Stepped, Take
 from islands.link import LearnerSettings
 from islands.mailbox import Mailbox
@@ -29,6 +28,7 @@ from islands.replica import Replica
 from islands.step_timing import StepTiming
 from islands.task import Params, StreamLike, Task
 from islands.thread_tasks import Adoption, Handing, Spent, Todo
+from islands.training_step import TrainingStep
 
 DONATING_SHARE = 0.5
 """The largest share of a step's time that a donor spends copying moments at one boundary.
@@ -47,7 +47,7 @@ class Trainer:
     def __init__(
         self,
         task: Task,
-        inner: Inner,
+        inner: TrainingStep,
         port: FragmentPort,
         sharing: MomentSharing | None,
         settings: LearnerSettings,
@@ -152,10 +152,12 @@ class Trainer:
         self._timing.settle(fed_s)  # of the step before, if the devices still compute it
         self._timing.started(measures.loss, began_s if first else self._now_s())
         slowed, idle_s = self.drag / self._settings.speed, 0.0
-        if slowed > 1 or self._settings.step_s or math.isinf(self._timing.quickest_s):
+        awaited = measures.computed or math.isinf(self._timing.quickest_s)
+        if slowed > 1 or self._settings.step_s or awaited:
             computed_s = self._timing.settle()
             idle_s = slowed * self._timing.quickest_s - computed_s if slowed > 1 else 0.0
-        tokens = operator.index(self._task.tokens(batch))
+        counted = self._task.tokens(batch) if measures.tokens is None else measures.tokens
+        tokens = operator.index(counted)
         self._mail.happens(Stepped(tokens, self._stream.cursor, self._stream.remaining))
         self._serve_until(self._now_s())
         self._donate()

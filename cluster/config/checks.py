@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
-from cluster.config import data_checks, machine_checks, optimizer_checks, sync_checks
+from cluster.config import (
+    data_checks,
+    loop_checks,
+    machine_checks,
+    optimizer_checks,
+    sync_checks,
+)
 from cluster.config.data_checks import SECRET
 from cluster.config.field_check import FieldCheck, reads
 from cluster.config.modes import misfit, problems_of_ring, problems_of_streaming
@@ -147,6 +153,7 @@ CHECKS: tuple[FieldCheck, ...] = (
     optimizer_checks.one_inner_optimizer,
     optimizer_checks.one_schedule,
     optimizer_checks.some_leaves_go_by_adamw,
+    loop_checks.loop_fits,
     sync_checks.kappa_is_of_rda,
     sync_checks.merge_options_have_rule,
     sync_checks.own_wires_fit,

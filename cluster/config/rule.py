@@ -55,7 +55,7 @@ def rule_for(config: Config, fingerprint: str, edition: int = EDITION) -> Rule:
         overlap_follows=sync.overlap == "auto",
         edition=edition,
         batches=tuple((group.group, group.batch_size) for group in config.islands),
-        window_tokens=config.data.window if config.task.target is None else 0,
+        window_tokens=0 if config.task.target or config.task.loop else config.data.window,
     )
 
 

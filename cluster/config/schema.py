@@ -155,6 +155,7 @@ class Config(Table):
         optimizer, schedule = self.optimizer, self.optimizer.schedule
         found = {
             "task.target": self.task.target,
+            "task.loop": self.task.loop,
             "optimizer.target": optimizer.target,
             "optimizer.schedule": None if schedule in SCHEDULES else schedule,
             **self.codecs,

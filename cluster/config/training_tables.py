@@ -70,6 +70,11 @@ class TaskConfig(Table):
 
     It runs code of the configuration in every process of the run.
     """
+    loop: Annotated[str, Field(pattern=TARGET)] | None = None
+    """Training loop in place of our step: a function that calls `archipelago.join`.
+
+    As module:attribute. The task's loss then only evaluates.
+    """
     init_from: Annotated[str, Field(min_length=1)] | None = None
     """Source of the initial parameters, in place of the task's `init`.
 

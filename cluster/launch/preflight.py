@@ -37,6 +37,7 @@ from cluster.storage.open_depot import depot_of
 from cluster.storage.stored_interval import with_stored_interval
 from cluster.workers.assembly import data_spec, mesh_of, optimizer_problems, task_of
 from cluster.workers.evaluator import EVALUATION_BATCH
+from cluster.workers.loop_problems import loop_problems
 from coordinator.errors import UserMistake
 from coordinator.fragments import Layout, cut
 from islands.adopt import layout_of
@@ -199,7 +200,7 @@ def _layout(draft: Draft, found: _Found) -> Layout | None:
         unfit = of_parameters(task, shapes)
         found.say(*unfit)
         if not unfit and draft.sound("optimizer", "run.mode", "run.steps", "sync.moments"):
-            found.say(*optimizer_problems(config, task))
+            found.say(*optimizer_problems(config, task), *loop_problems(config, task))
         if not unfit and draft.sound("sync.fragments"):
             layout = found.ask(lambda: _cut(config, task, shapes))
         if layout is not None and draft.sound("islands"):

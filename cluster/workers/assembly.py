@@ -12,6 +12,7 @@ import numpy as np
 from cluster.config.rule import group_of, schedule_of, wire_of_moments
 from cluster.config.schema import Config, IslandGroup, Machines
 from cluster.workers.environment import give_pages_back
+from cluster.workers.loop_problems import loop_name
 from coordinator.fragments import Layout
 from coordinator.protocol import Anchor, Fragment, Island, Region
 from islands.adopt import AdoptRule, FragmentPort, layout_of
@@ -24,6 +25,9 @@ from islands.initial_model import OtherShapes, started_from
 from islands.inner import Inner
 from islands.learner import Learner
 from islands.link import LearnerSettings, Link
+from islands.loop_inner import LoopInner
+from islands.loop_task import with_loop
+from islands.loop_thread import LoopThread, Seat
 from islands.mesh import Devices
 from islands.mesh_shape import MeshShape
 from islands.moments import MomentSharing, MomentsPort
@@ -55,7 +59,8 @@ def own_task_of(config: Config) -> Task:
     """Load the task as its author made it, with the parameters of its own `init`."""
     table = config.task
     task = load_task(table.preset, table.target, table.options, data_spec(config), table.pickled)
-    return in_precision(task, table.compute_dtype, table.remat)
+    task = in_precision(task, table.compute_dtype, table.remat)
+    return task if table.loop is None else with_loop(task, table.loop)
 
 
 def started(task: Task, config: Config) -> Task:
@@ -85,6 +90,8 @@ def optimizer_of(config: Config, group: IslandGroup | None = None) -> OptimizerS
 
 def optimizer_problems(config: Config, task: Task) -> list[str]:
     """Return why the user's own optimizer or schedule cannot train this task; empty if it can."""
+    if task.loop is not None:
+        return []
     merges, shares = not config.run.mode.sums_gradients, config.sync.moments == "mean"
     return of_optimizer(optimizer_of(config), task, merges=merges, shares=shares)
 
@@ -95,12 +102,14 @@ class LearnerParts:
 
     task: Task
     layout: Layout
-    inner: Inner
-    """The inner training step, compiled."""
+    inner: Inner | LoopInner
+    """The inner training step, compiled, or the one that a loop of the user's own takes."""
     port: FragmentPort
     """Access to fragments within the parameters, compiled."""
     sharing: MomentSharing | None
     """Sharing of first moments; None if they are not shared."""
+    loop: LoopThread | None = None
+    """The thread of the user's own loop, which waits to join; None if there is none."""
 
 
 def sharing_of(
@@ -118,6 +127,8 @@ def compiled(config: Config, group: IslandGroup) -> LearnerParts:
     task, sync = task_of(config), config.sync
     layout = layout_of(task, sync.fragments)
     devices = Devices(task, mesh_of(group))
+    if task.loop is not None:
+        return _around_loop(config, group, task, layout, devices, task.loop)
     inner = Inner(task, optimizer_of(config, group), devices, group.accumulate)
     port = FragmentPort(layout, AdoptRule(sync.adopt), sync.blend or 0.0, inner.devices)
     inner.compile(task.heldout(group.batch_size)[0])
@@ -126,25 +137,43 @@ def compiled(config: Config, group: IslandGroup) -> LearnerParts:
     if sharing is not None:
         sharing.port.compile(inner.started(inner.devices.zeros, None).opt_state)
     if group.encode == "device":
-        _compile_encoder(sync.wire_up, task, layout, inner, port)
+        _compile_encoder(sync.wire_up, layout, inner.devices, port)
     return LearnerParts(task, layout, inner, port, sharing)
 
 
-def _compile_encoder(
-    wire: AnyWire, task: Task, layout: Layout, inner: Inner, port: FragmentPort
-) -> None:
+def _around_loop(
+    config: Config,
+    group: IslandGroup,
+    task: Task,
+    layout: Layout,
+    devices: Devices,
+    loop: Callable[[], object],
+) -> LearnerParts:
+    """Compile the ends of the wire around a loop of the user's own, and wait until it joins."""
+    thread, sync = LoopThread(loop, loop_name(config), task.shapes), config.sync
+    inner = LoopInner(devices, thread)
+    port = FragmentPort(layout, AdoptRule(sync.adopt), sync.blend or 0.0, devices, inner.read)
+    port.compile(devices.zeros)
+    if group.encode == "device":
+        _compile_encoder(sync.wire_up, layout, devices, port)
+    thread.prepare()
+    return LearnerParts(task, layout, inner, port, None, thread)
+
+
+def _compile_encoder(wire: AnyWire, layout: Layout, devices: Devices, port: FragmentPort) -> None:
     """Compile the encoder of deltas on the devices, for every fragment's size."""
-    encode, params = OnDevice(wire), inner.place(task.zeros())
+    encode, params = OnDevice(wire), devices.zeros
     for p, size in enumerate(layout.sizes):
-        flat, own = port.take(params, Fragment(p)), inner.devices.own(size)
+        flat, own = port.take(params, Fragment(p)), devices.own(size)
         zeros = np.zeros(own.stop - own.start, np.float32)
-        _, left = encode(flat, inner.place_flat(zeros, size), None, 1.0, zeros.size)
+        _, left = encode(flat, devices.place_flat(zeros, size), None, 1.0, zeros.size)
         encode(flat, flat, left, 1.0, zeros.size)
 
 
 def rehearse(parts: LearnerParts, batch_size: int) -> None:
     """Run once what a life does first, so that nothing is left to be compiled."""
-    _warm_up(parts.inner, parts.task, batch_size)
+    if isinstance(parts.inner, Inner):
+        _warm_up(parts.inner, parts.task, batch_size)
     give_pages_back()  # else memory of compilation stays beside that of training
 
 
@@ -207,6 +236,7 @@ def assemble_follower(
 ) -> Follower:
     """Build another host of this island than the first; `say` sends messages to the first one."""
     batch_size = group_of(config, island).batch_size
+    assert isinstance(parts.inner, Inner), "a loop has one host"
     return Follower(
         parts.layout,
         parts.inner,
@@ -227,7 +257,10 @@ def assemble(
 
     `lead`: sends orders to the other hosts of its island; None if there are none.
     """
-    batch_size = group_of(config, island).batch_size
+    group = group_of(config, island)
+    batch_size = group.batch_size
+    if parts.loop is not None:
+        parts.loop.seat = Seat(island, group.group, config.run.steps)
     return Learner(
         parts.task,
         parts.layout,

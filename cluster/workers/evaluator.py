@@ -22,6 +22,7 @@ from coordinator.errors import UserMistake
 from coordinator.fragments import Flat, Layout, put_leaf, sew
 from coordinator.protocol import Fragment
 from islands.adopt import AdoptRule, FragmentPort, layout_of
+from islands.loop_task import host_evaluation
 from islands.losses import evaluation_loss, frozen_of
 from islands.mesh import Devices, placed
 from islands.mesh_shape import FSDP_OVER_ALL, MeshShape
@@ -76,10 +77,14 @@ class Evaluator:
             raise UserMistake("\n".join(problems))
         self._layout = layout_of(task, config.sync.fragments, shapes)
         self._structure = jax.tree.structure(shapes)
-        self._loss = jax.jit(
-            evaluation_loss(task),
-            in_shardings=(devices.params, devices.batch, None),
-            out_shardings=devices.everywhere,
+        self._loss = (
+            jax.jit(
+                evaluation_loss(task),
+                in_shardings=(devices.params, devices.batch, None),
+                out_shardings=devices.everywhere,
+            )
+            if task.evaluate is None
+            else host_evaluation(task)
         )
         self._drawn: Params | None = None
         self.metrics: dict[str, float] = {}

@@ -120,6 +120,8 @@ class IslandProcess:
                 self.learner = assemble(self._config, island, parts, link, lead)
                 try:
                     self.learner.run()
+                    if parts.loop is not None:
+                        parts.loop.end(self.learner.params)
                     return
                 except Relieved as error:
                     log.warning("%s", error)

@@ -79,8 +79,13 @@ def inner_of(config: Config, task: Task, group: IslandGroup | None = None) -> In
     The step of a preset depends only on its options and the optimizer, so that runs with other
     seeds share it. A user's own task may depend on its data, and is compiled for each run.
 
-    Errors: `UserMistake` if the user's own optimizer cannot train the task.
+    Errors: `UserMistake` if the user's own optimizer cannot train the task, or it has a loop.
     """
+    if task.loop is not None:
+        raise UserMistake(
+            f"task {task.name} trains with a loop of its own, which only runs on Ray have; leave "
+            "the loop out in virtual time"
+        )
     if problems := optimizer_problems(config, task):
         raise UserMistake("\n".join(problems))
     spec = optimizer_of(config, group)

@@ -18,6 +18,10 @@ def refused(config: Config) -> list[str]:
             "finished cells of a study are known to be of this model; `archipelago run --check "
             "--json` prints it"
         ]
+    if task.loop is not None:
+        return [
+            "task.loop: virtual time has no loop of the user's own; leave it out, or run on Ray"
+        ]
     if mode.sums_gradients and config.faults.plan:
         return [
             f'faults.plan: run.mode = "{mode}" is played without faults in virtual time; leave the '
