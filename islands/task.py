@@ -103,7 +103,7 @@ class Task:
     """
 
     text: TextModel | None = None
-    """Codec, logits and decoder of a model of text, for `sample` and `eval`; None: no such model."""
+    """Codec, logits and decoder of a model of text, for `sample` and `eval`; None: not one."""
     loop: Callable[[], object] | None = None
     """() -> None: a training loop of the user's own, in place of our step (`islands.own_loop`).
 
