@@ -7,7 +7,7 @@ import math
 from cluster.allreduce.ring import Ring, RingMemberState, RingStage, Rules
 from cluster.status import Figures, FragmentStatus, IslandState, IslandStatus, RunStatus
 from cluster.syncer.counts import Counts
-from cluster.syncer.report import goodput, uptime
+from cluster.syncer.report import goodput, island_hours, uptime
 from cluster.view import IslandView, View
 from coordinator.protocol import Island
 from coordinator.state import Phase
@@ -158,6 +158,7 @@ def summary_of(ring: Ring, counts: Counts, now_s: float) -> dict[str, object]:
         "mean_participants": _mean_participants(counts, merges),
         "goodput": goodput(counts, ended_s),
         "uptime": uptime(counts, ended_s),
+        "island_hours": island_hours(counts, ended_s),
         "faults": counts.faults,
         "failures": dict(counts.failures),
         "recovery_s": counts.recovery_s,

@@ -129,6 +129,8 @@ class IslandGroup(Machines):
 
     "device" copies fewer bytes to the host, but keeps 8 more bytes a parameter on the device.
     """
+    usd_per_hour: Amount | None = None
+    """Price of one device of the group, in dollars per hour, for `usd` of the summary."""
     opportunistic: bool = False
     """Allow the group to wait for devices that the cluster does not have yet."""
 

@@ -10,13 +10,14 @@ import hashlib
 import json
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from cluster.config.data_tables import DataConfig, MixtureConfig
 from cluster.config.fault_tables import Attack, FailurePolicy, FaultsConfig, Harm, PlannedFault
 from cluster.config.machine_tables import EvaluatorConfig, IslandGroup, Machines, MeshConfig
 from cluster.config.table import Table
 from cluster.config.toml import table_block
+from cluster.config.tracker_names import tracker_name
 from cluster.config.training_tables import (
     LEAST_OVERLAP,
     OptimizerConfig,
@@ -116,6 +117,10 @@ class MonitorConfig(Table):
     """Address that the metrics server listens on."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Port that the metrics server listens on; 0 is any free port."""
+    track: Annotated[
+        tuple[Annotated[str, AfterValidator(tracker_name)], ...], Field(strict=False)
+    ] = ()
+    """Trackers that keep the curves: "tensorboard", "wandb", or your own "module:attribute"."""
     targets: Annotated[str, Field(min_length=1)] = "~/.archipelago/targets"
     """Folder for the Prometheus target files, one for each live run of this machine."""
 

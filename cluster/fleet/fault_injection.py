@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from cluster.config.fault_kinds import FAULTS, SERVICES, Doer
@@ -12,12 +13,15 @@ from cluster.fleet.backend import Handle, RayCluster, Unavailable
 from cluster.fleet.core_actors import CoreActors, patience
 from cluster.fleet.fault_plan import FaultPlan
 from cluster.fleet.island_table import Islands
+from cluster.fleet.run_events import InjectedFault
 from cluster.names import CALL_TIMEOUT_S, FLEET
 from cluster.view import View
 from coordinator.errors import Unreachable, UserMistake
 from coordinator.protocol import Island
 
 log = logging.getLogger("archipelago.fleet")
+STRUCK = 1024
+"""The most injected faults that wait for the keeper's next look."""
 
 
 class Injection:
@@ -38,6 +42,8 @@ class Injection:
         self._run, self._config, self._cluster = run, config, cluster
         self._islands, self._core, self._drain = islands, core, drain
         self._outlives = outlives
+        self.struck: deque[InjectedFault] = deque(maxlen=STRUCK)
+        """Faults that were injected, until the keeper takes them; any thread adds some."""
         self._plan = FaultPlan(config.faults.plan)
 
     @property
@@ -55,7 +61,8 @@ class Injection:
         `keep`: writes the memory of the fleet before a fault, since the fault may end this process.
         """
         for number, fault in self._plan.due_at(view.t, view.live).items():
-            if (victim := self._aim(fault)) is None:
+            planned = f"the plan, at step {fault.at_step}"
+            if (victim := self._aim(fault, planned)) is None:
                 continue  # it stays due at the next look
             self._plan.struck(number)
             keep()
@@ -80,7 +87,7 @@ class Injection:
         if harm.island == FLEET and not self._outlives:
             raise UserMistake(f"run {self._run} ends with its fleet: it is not submitted")
         try:
-            victim = self._aim(harm)
+            victim = self._aim(harm, "requested")
         except Unavailable as error:
             raise Unreachable(
                 f"run {self._run}: its syncer, which counts faults, does not answer at present: "
@@ -90,8 +97,10 @@ class Injection:
             raise UserMistake(f"run {self._run}: {harm.island} is not there at present")
         self._break(victim, harm)
 
-    def _aim(self, harm: Harm) -> Handle | None:
+    def _aim(self, harm: Harm, why: str) -> Handle | None:
         """Return the target of a fault, once the syncer has counted it; None if it is not there.
+
+        `why`: the reason of the fault, for people.
 
         Errors: `Unavailable` if the syncer does not answer.
         """
@@ -102,6 +111,7 @@ class Injection:
         if actor is not None:
             log.warning("%s %s on purpose", harm.kind, harm.island)
             self._core.count_fault(harm.island)
+            self.struck.append(InjectedFault(harm.kind, harm.island, why))
         return actor
 
     def _node_of(self, island: Handle) -> object:

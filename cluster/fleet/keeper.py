@@ -11,7 +11,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -29,14 +28,13 @@ from cluster.fleet.outcome import Outcome
 from cluster.fleet.placement import unplaceable
 from cluster.fleet.reconcile_loop import ReconcileLoop
 from cluster.fleet.requests import Requests
+from cluster.fleet.run_records import RunRecords
 from cluster.fleet.shutdown import Shutdown
 from cluster.fleet.status_board import StatusBoard
-from cluster.fleet.status_view import last_line, metrics_line
 from cluster.names import FLEET, SYNCER
 from cluster.storage import ownership, runs
 from cluster.storage.fleet_file import FLEET_FILE, FleetMemory, load_fleet_memory
 from cluster.storage.layout import load_layout
-from cluster.storage.metrics_log import LOOKS, MetricsLog
 from cluster.storage.open_depot import depot_of, patiently
 from cluster.storage.ownership import Ownership
 from coordinator.errors import ArchipelagoError, UserMistake
@@ -100,7 +98,8 @@ class Keeper:
         )
         self._memory = FleetMemoryWriter(self._depot, islands, requests, self.injection)
         self._exporter = Exporter(run_dir, config.monitor, board.published)
-        self._shutdown = Shutdown(run_dir, self._depot, cluster, islands, core, requests)
+        self._records = RunRecords(run_dir, config, self.injection.struck, requests)
+        self._shutdown = Shutdown(config, run_dir, self._depot, cluster, islands, core, requests)
         self.errors = ErrorBudget()
         """The steps of the keeper that failed."""
         self.outcome: Outcome | None = None
@@ -186,17 +185,17 @@ class Keeper:
         address, start = self._cluster.address(), self._start
         self._exporter.announce(runs.live_as(self._run_dir, start.namespace, address, start.auth))
         self._exporter.start(needed=kept is None)
-        with closing(MetricsLog(self._run_dir / LOOKS, self._config.monitor.metrics_mb)) as metrics:
+        with self._records:
             while True:
                 time.sleep(self._config.monitor.refresh_s)
                 own.check()
-                if (outcome := self._steadily(lambda: self._look(metrics))) is not None:
+                if (outcome := self._steadily(self._look)) is not None:
                     return outcome
 
     def _steadily(self, step: Callable[[], T]) -> T:
         return self.errors.retry(step, self._publish_alerts)
 
-    def _look(self, metrics: MetricsLog) -> Outcome | None:
+    def _look(self) -> Outcome | None:
         """Look at the run once and act; return how it ended, None while it is running."""
         try:
             view = self._loop.look()
@@ -208,7 +207,7 @@ class Keeper:
                 self._remember()
             self._publish_alerts()
         if (status := self._board.published()) is not None:
-            metrics.write(metrics_line(status))
+            self._records.look(status)
         if view.phase is not Phase.FINISHED:
             self._shutdown.not_yet()
             return None
@@ -219,7 +218,7 @@ class Keeper:
         )
         self._publish_alerts()
         if outcome is not None and status is not None:
-            metrics.write(last_line(status, outcome.summary))
+            self._records.end(status, outcome.summary)
         return outcome
 
     def _bring_up(self, owner: int) -> None:
@@ -263,6 +262,7 @@ class Keeper:
     def _publish_alerts(self) -> None:
         errors, end = self.errors, self._shutdown.trouble
         alerts = (
-            errors.trouble, errors.unheard, end, self._memory.trouble, self._exporter.tend()
+            errors.trouble, errors.unheard, end, self._memory.trouble, self._exporter.tend(),
+            self._records.trouble,
         )  # fmt: skip
         self._board.publish_alerts(each for each in alerts if each is not None)

@@ -5,6 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SUMMARY_FIELDS = {
+    "schema": "Version of these keys; it grows when one changes its meaning or goes.",
+    "run": "Name of the run.",
+    "seed": "Seed of the run.",
+    "mode": "Mode of the run, `run.mode`.",
+    "config_sha256": "SHA-256 of the resolved configuration; it does not depend on the file's form.",
+    "source_sha256": "SHA-256 of the source of `coordinator`, `islands` and `cluster`, 16 digits.",
+    "versions": "Versions of Python, Archipelago and the packages that compute, by name.",
+    "parameters": "Parameters of the model.",
+    "devices": "Devices of the islands that the run started with, without spares.",
+    "device_hours": "Hours for which islands held devices, summed over devices, without spares.",
+    "usd": "`device_hours` at each group's `usd_per_hour`; null unless every group has one.",
+    "island_hours": "Hours for which islands held their devices, by group.",
     "heldout_loss": "Held-out loss of the final model, in nats per token, over 512 windows.",
     "heldout_metrics": "What the task's loss returns beside it, by name, over the same windows.",
     "sample_heldout_loss": "The same over the 64 windows that a live run evaluates.",

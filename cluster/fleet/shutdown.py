@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from cluster.config.schema import Config
 from cluster.fleet.backend import RayCluster, Unavailable
 from cluster.fleet.core_actors import CoreActors
 from cluster.fleet.island_table import Islands
 from cluster.fleet.outcome import Outcome
 from cluster.fleet.requests import Requests
 from cluster.fleet.results import Results, SavedModel, no_room, save_to
+from cluster.fleet.run_identity import identity_of
 from cluster.storage.depot import Depot
 from coordinator.errors import UserMistake
 from coordinator.fragments import Layout
@@ -34,6 +36,7 @@ class Shutdown:
 
     def __init__(
         self,
+        config: Config,
         run_dir: Path,
         depot: Depot,
         cluster: RayCluster,
@@ -41,7 +44,8 @@ class Shutdown:
         core: CoreActors,
         requests: Requests,
     ) -> None:
-        self._run_dir, self._depot, self._cluster = run_dir, depot, cluster
+        self._config, self._run_dir = config, run_dir
+        self._depot, self._cluster = depot, cluster
         self._islands, self._core, self._requests = islands, core, requests
         self._results: Results | None = None
         self._measured: dict[str, object] | None = None
@@ -70,7 +74,9 @@ class Shutdown:
             return None
         try:
             if self._measured is None:
-                self._measured = self._core.close()
+                figures = self._core.close()
+                run, size = self._run_dir.name, layout.parameters
+                self._measured = figures | identity_of(self._config, run, size, figures)
                 actors = [actor for actor in self._islands.actors.values() if actor is not None]
                 self._cluster.tell_all(actors, "leave", LEAVE_TIMEOUT_S)
                 self._results = Results(self._run_dir, self._depot, layout)

@@ -9,8 +9,7 @@ from cluster.failures import in_short
 from cluster.fleet.island_table import HeldIsland
 from cluster.fleet.reconcile import Hold
 from cluster.names import group_name
-from cluster.status import EvaluationStatus, IslandStatus, RunStatus, sketched
-from cluster.storage.files import json_text
+from cluster.status import EvaluationStatus, IslandStatus, RunStatus
 from coordinator.protocol import Island
 
 
@@ -32,18 +31,6 @@ def overlay_islands(
     overlaid: RunStatus = {**seen, "islands": islands, "wanted": wanted, "spares": spares}
     overlaid["evaluation"] = evaluation
     return overlaid
-
-
-def metrics_line(status: RunStatus) -> str:
-    """Return a status as a line of metrics.jsonl."""
-    return json_text({**status, "heldout": sketched(status["heldout"])})
-
-
-def last_line(status: RunStatus, summary: Mapping[str, object]) -> str:
-    """Return the last line of metrics.jsonl: with the held-out loss of the final model, if any."""
-    loss = summary.get("sample_heldout_loss")  # over the same windows as the points before
-    points = [(status["t"], loss)] if isinstance(loss, float) else []
-    return metrics_line({**status, "heldout": [*status["heldout"], *points]})
 
 
 def _last_line(words: str) -> str:

@@ -18,6 +18,7 @@ from cluster.config.interval_inputs import bounds_of
 from cluster.config.load import Draft
 from cluster.config.schema import Config, Machines
 from cluster.config.values import AUTO
+from cluster.fleet.tracking import check_trackers
 from cluster.launch.initial_source import (
     COPY,
     REPORT,
@@ -109,6 +110,8 @@ def enter(
             "faults.plan: the fleet of `archipelago run` is not restarted, and the run would end "
             "with it; take its kill out of the plan, or use `archipelago submit`"
         )
+    if draft.sound("monitor.track"):
+        found.say(*check_trackers(config))
     if draft.sound("sync.outer"):
         found.ask(lambda: outer_of(config))
     layout = _layout(draft, found)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import urllib.request
 from http.client import HTTPException
 from pathlib import Path
 
+from cluster.fleet.metrics_row import status_of_row
 from cluster.status import RunStatus
 from cluster.storage.runs import TARGET, TOKEN
 
@@ -32,7 +32,5 @@ def status_at(run_dir: Path) -> RunStatus | None:
 
 
 def from_json(text: str | bytes) -> RunStatus:
-    """Parse a status; a loss that is null there was not finite, and becomes NaN."""
-    status: RunStatus = json.loads(text)
-    curve: list[tuple[int, float | None]] = [*status.get("heldout", [])]
-    return {**status, "heldout": [(t, math.nan if x is None else x) for t, x in curve]}
+    """Parse a status or a row of metrics.jsonl; see `status_of_row`."""
+    return status_of_row(text)

@@ -17,6 +17,8 @@ log = logging.getLogger("archipelago.files")
 
 LOOKS = "metrics.jsonl"
 """The name in the run directory."""
+EVENTS, EVENTS_MB = "events.jsonl", 16
+"""The name of the events in the run directory, a file of the same kind, and its size in MB."""
 BLOCK = 2**16
 """Bytes that are read at once, from the end."""
 MEGABYTE = 10**6

@@ -147,6 +147,8 @@ class Counts:
     """Seconds of earlier spans that are no longer kept one by one."""
     damage: str = ""
     """Files of the run that could not be used at the last restart."""
+    held_by_group: dict[str, float] = field(default_factory=dict[str, float])
+    """Island-seconds of devices held before `held_since_s`, by group."""
     links: dict[str, LinkCounts] = field(default_factory=dict[str, LinkCounts])
     """Measurements of each link and direction, such as "eu up"."""
 

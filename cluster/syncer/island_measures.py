@@ -6,9 +6,10 @@ Each function counts one thing in the `Counts` of a run. Times are seconds of th
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-from cluster.syncer.counts import RECOVERIES_KEPT, SPANS_KEPT, Counts, smoothed
-from coordinator.protocol import Adopted, Life, Report, Vitals
+from cluster.syncer.counts import RECOVERIES_KEPT, SPANS_KEPT, Counts, Watched, smoothed
+from coordinator.protocol import Adopted, Island, Life, Report, Vitals
 
 STALLED_STEPS = 3.0
 """Usual step times after which a learner without a new step counts as stalled."""
@@ -62,6 +63,18 @@ def adopted(counts: Counts, event: Adopted) -> None:
     if handed_in is not None:
         counts.adoptions += 1
         counts.steps_to_adoption += event.progress.steps - handed_in
+
+
+def held(counts: Counts, islands: Mapping[Island, str], now_s: float) -> None:
+    """Note which islands hold devices from now on, each with its group."""
+    passed_s = now_s - counts.held_since_s
+    for island in counts.holding:
+        group = counts.islands[island].group
+        counts.held_by_group[group] = counts.held_by_group.get(group, 0.0) + passed_s
+    counts.held_s += len(counts.holding) * passed_s
+    counts.holding, counts.held_since_s = frozenset(islands), now_s
+    for island, group in islands.items():
+        counts.islands.setdefault(island, Watched(group))
 
 
 def advancing_since(report: Report, steps: int, before_s: float, now_s: float) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 from cluster.failures import Failure
 from cluster.status import CURVE_KEPT, RunStatus
 from cluster.syncer import island_measures, merge_measures
-from cluster.syncer.counts import COUNTS, Counts, Watched, fresh
+from cluster.syncer.counts import COUNTS, Counts, fresh
 from cluster.syncer.link_measures import LinkWatch
 from cluster.syncer.report import status_of, summary_of, view_of
 from cluster.transfers import Upload
@@ -191,10 +191,7 @@ class Measures:
 
     def held(self, islands: Mapping[Island, str], now_s: float) -> None:
         """Note which islands hold devices from now on, each with its group."""
-        self._counts.held_s += len(self._counts.holding) * (now_s - self._counts.held_since_s)
-        self._counts.holding, self._counts.held_since_s = frozenset(islands), now_s
-        for island, group in islands.items():
-            self._counts.islands.setdefault(island, Watched(group))
+        island_measures.held(self._counts, islands, now_s)
 
     def trouble(self, subject: str, why: str | None) -> None:
         """Note why something of the run is not durable at present; None: it is durable again."""

@@ -16,6 +16,8 @@ from coordinator.protocol import (
 )
 from coordinator.state import Phase, Rule, Stage, State
 
+HOUR_S = 3600.0
+
 
 def view_of(counts: Counts, state: State) -> View:
     """Return the facts from which the fleet decides."""
@@ -107,6 +109,15 @@ def goodput(counts: Counts, now_s: float) -> float:
     return computing_s / granted_s if granted_s > 0 else 0.0
 
 
+def island_hours(counts: Counts, now_s: float) -> dict[str, float]:
+    """Return the hours for which the islands of each group have held their devices."""
+    seconds = dict(counts.held_by_group)
+    for island in counts.holding:
+        group = counts.islands[island].group
+        seconds[group] = seconds.get(group, 0.0) + now_s - counts.held_since_s
+    return {group: held_s / HOUR_S for group, held_s in sorted(seconds.items())}
+
+
 def effective_overlap(counts: Counts) -> float | None:
     """Return the mean number of steps from a hand-in to its adoption; None before the first."""
     return counts.steps_to_adoption / counts.adoptions if counts.adoptions else None
@@ -164,6 +175,7 @@ def summary_of(
         "mean_participants": state.participations / state.merges if state.merges else 0.0,
         "goodput": goodput(counts, ended_s),
         "uptime": uptime(counts, ended_s),
+        "island_hours": island_hours(counts, ended_s),
         "faults": counts.faults,
         "failures": dict(counts.failures),
         "recovery_s": counts.recovery_s,

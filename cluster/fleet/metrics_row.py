@@ -1,0 +1,76 @@
+"""The rows of `metrics.jsonl`: a status, and the same figures as flat columns for data frames."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any, TypedDict, cast
+
+from cluster.fleet.run_identity import SCHEMA
+from cluster.status import Figures, RunStatus, sketched
+from cluster.storage.files import json_text
+
+
+class MetricsColumns(TypedDict):
+    """The columns of a row that a status does not have."""
+
+    schema: int
+    """The version of these columns."""
+    unix_s: float
+    """The time of the row, in seconds since 1970."""
+    heldout_loss: float | None
+    """The newest held-out loss, in nats per token; None: none yet."""
+    heldout_t: int | None
+    """The syncer step of the model of `heldout_loss`."""
+    train_loss: float | None
+    """The mean loss of the live islands' last steps, in nats per token; None: not known."""
+
+
+COLUMNS = frozenset(MetricsColumns.__annotations__) | frozenset(Figures.__annotations__)
+"""The flat columns of a row: those of `MetricsColumns`, and each field of `figures`."""
+
+
+def columns(status: RunStatus, unix_s: float) -> dict[str, object]:
+    """Return the flat columns of a status; a figure that is not measured yet is None."""
+    t, loss = status["heldout"][-1] if status["heldout"] else (None, None)
+    losses = [
+        each["loss"]
+        for each in status["islands"]
+        if each["state"] == "live" and each["loss"] is not None and math.isfinite(each["loss"])
+    ]
+    own: MetricsColumns = {
+        "schema": SCHEMA,
+        "unix_s": unix_s,
+        "heldout_loss": loss,
+        "heldout_t": t,
+        "train_loss": fmean(losses) if losses else None,
+    }
+    figures = status["figures"] or dict.fromkeys(Figures.__annotations__)
+    return {**own, **figures}
+
+
+def metrics_line(status: RunStatus, unix_s: float) -> str:
+    """Return a status as a line of metrics.jsonl; `unix_s`: its time, in seconds since 1970."""
+    return json_text({**columns(status, unix_s), **status, "heldout": sketched(status["heldout"])})
+
+
+def last_status(status: RunStatus, summary: Mapping[str, object]) -> RunStatus:
+    """Return the status at the end of a run, with the final point of the held-out curve, if any."""
+    loss = summary.get("sample_heldout_loss")  # over the same windows as the points before
+    points = [(status["t"], loss)] if isinstance(loss, float) else []
+    return {**status, "heldout": [*status["heldout"], *points]}
+
+
+def status_of_row(text: str | bytes) -> RunStatus:
+    """Parse a status or a row, whose flat columns are left out.
+
+    A loss of the curve that is null was not finite, and becomes NaN.
+
+    Errors: `ValueError` if it is not JSON.
+    """
+    row: dict[str, Any] = json.loads(text)
+    status = cast(RunStatus, {key: row[key] for key in row if key not in COLUMNS})
+    curve: list[tuple[int, float | None]] = [*status.get("heldout", [])]
+    return {**status, "heldout": [(t, math.nan if x is None else x) for t, x in curve]}

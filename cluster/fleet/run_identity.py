@@ -1,0 +1,77 @@
+"""The figures of a summary that identify a run: its configuration, versions, devices and cost."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from cluster.config.schema import Config, IslandGroup
+from cluster.source import source_sha256
+
+SCHEMA = 1
+"""The version of the keys of `summary.json`, `metrics.jsonl` and `events.jsonl`.
+
+It grows when a key changes its meaning or goes, not when a key is added.
+"""
+DISTRIBUTION = "archipelago-diloco"
+"""The name of this project as an installed package."""
+PACKAGES = ("ray", "jax", "jaxlib", "optax", "numpy")
+"""Installed packages whose versions decide what a run computes."""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, of this project and of `PACKAGES`, as far as installed."""
+    found = {"python": platform.python_version()}
+    for name, package in (("archipelago", DISTRIBUTION), *((each, each) for each in PACKAGES)):
+        try:
+            found[name] = version(package)
+        except PackageNotFoundError:  # a submitted job has our packages as folders
+            continue
+    return found
+
+
+def devices_of(group: IslandGroup) -> float:
+    """Return the devices of one island of a group: chips, or on CPUs the devices of its mesh.
+
+    Without sizes of a mesh, an island on CPUs has one device on each host. A share of a GPU counts
+    as that share.
+    """
+    if group.on_cpu:
+        return float(group.mesh.devices or group.hosts)
+    held = group.devices
+    return group.hosts * (held.get("GPU") or held.get("TPU") or 1.0)
+
+
+def identity_of(
+    config: Config, run: str, parameters: int, measured: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the keys of a summary that identify a run, and its devices and cost.
+
+    `measured`: the syncer's figures; `island_hours` of each group is read. Without it, hours and
+    cost are None. The cost is also None unless every group has a price.
+    """
+    groups = {group.group: group for group in config.islands}
+    figures: dict[str, object] = {
+        "schema": SCHEMA,
+        "run": run,
+        "seed": config.run.seed,
+        "mode": config.run.mode.value,
+        "config_sha256": config.sha256,
+        "source_sha256": source_sha256(),
+        "versions": versions(),
+        "parameters": parameters,
+        "devices": sum(group.count * devices_of(group) for group in groups.values()),
+        "device_hours": None,
+        "usd": None,
+    }
+    hours = measured.get("island_hours")
+    if isinstance(hours, Mapping):
+        device_hours = {
+            name: float(hours.get(name, 0.0)) * devices_of(group) for name, group in groups.items()
+        }
+        figures["device_hours"] = sum(device_hours.values())
+        prices = {n: g.usd_per_hour for n, g in groups.items() if g.usd_per_hour is not None}
+        if len(prices) == len(groups):
+            figures["usd"] = sum(prices[name] * spent for name, spent in device_hours.items())
+    return figures

@@ -1,0 +1,123 @@
+"""The records that a run leaves while it is running: `metrics.jsonl`, `events.jsonl`, trackers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+from cluster.config.schema import Config
+from cluster.fleet.metrics_row import last_status, metrics_line, status_of_row
+from cluster.fleet.requests import Requests
+from cluster.fleet.run_events import (
+    InjectedFault,
+    RunEvent,
+    events_between,
+    fault_events,
+    scale_events,
+)
+from cluster.fleet.tracking import Trackers
+from cluster.names import group_name
+from cluster.status import RunStatus
+from cluster.storage.metrics_log import EVENTS, EVENTS_MB, LOOKS, MetricsLog, last_look
+from coordinator.protocol import Island
+
+
+log = logging.getLogger("archipelago.fleet")
+
+
+class RunRecords:
+    """The records of one run as a context manager; the keeper's thread calls it at each look.
+
+    A fleet that takes a run over continues them from their last lines.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        config: Config,
+        faults: deque[InjectedFault],
+        requests: Requests,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        """Prepare the records.
+
+        `faults`: injected faults that no event has yet; any thread adds some. `requests`: name the
+        islands that the run should have.
+        """
+        self._run_dir, self._config = run_dir, config
+        self._faults, self._requests, self._now_s = faults, requests, now_s
+        self._before: RunStatus | None = None
+        self._wanted: dict[str, int] = {}
+        self._trackers = Trackers()
+        self._metrics: MetricsLog
+        self._events: MetricsLog
+
+    def __enter__(self) -> RunRecords:
+        """Open the files, and start the trackers.
+
+        Errors: `OSError` if a file cannot be created.
+        """
+        self._before = _last_status(self._run_dir)
+        self._wanted = _by_group(self._requests.desired)
+        self._metrics = MetricsLog(self._run_dir / LOOKS, self._config.monitor.metrics_mb)
+        self._events = MetricsLog(self._run_dir / EVENTS, EVENTS_MB)
+        resumed = self._before is not None
+        self._trackers = Trackers.start(self._config, self._run_dir, resumed=resumed)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
+        self._metrics.close()
+        self._events.close()
+        self._trackers.close()
+
+    @property
+    def trouble(self) -> str | None:
+        """The reason why a tracker misses values; None if none does."""
+        return self._trackers.trouble
+
+    def look(self, status: RunStatus) -> None:
+        """Record a status, and the events since the one before."""
+        unix_s = self._now_s()
+        self._metrics.write(metrics_line(status, unix_s))
+        groups = {each["island"]: each["group"] for each in status["islands"]}
+        wanted = _by_group(self._requests.desired)
+        struck = [self._faults.popleft() for _ in range(len(self._faults))]
+        self._note(fault_events(struck, groups), status, unix_s)
+        self._note(scale_events(self._wanted, wanted), status, unix_s)
+        self._note(events_between(self._before, status), status, unix_s)
+        self._before, self._wanted = status, wanted
+        self._trackers.log(status, unix_s)
+
+    def end(self, status: RunStatus, summary: Mapping[str, object]) -> None:
+        """Record the last status, with the loss of the final model, and the summary."""
+        last, unix_s = last_status(status, summary), self._now_s()
+        self._metrics.write(metrics_line(last, unix_s))
+        self._trackers.log(last, unix_s)
+        self._trackers.end(summary)
+
+    def _note(self, events: Iterable[RunEvent], status: RunStatus, unix_s: float) -> None:
+        for event in events:
+            self._events.write(event.line(status, unix_s))
+
+
+def _last_status(run_dir: Path) -> RunStatus | None:
+    """Return the last status that an earlier fleet of the run has recorded; None if there is none.
+
+    A damaged line costs only the comparison with it.
+    """
+    try:
+        text = last_look(run_dir / LOOKS)
+        return None if text is None else status_of_row(text)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        log.warning("the last line of %s is ignored: %r", LOOKS, error)
+        return None
+
+
+def _by_group(islands: Iterable[Island]) -> dict[str, int]:
+    return dict(Counter(map(group_name, islands)))

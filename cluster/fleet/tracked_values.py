@@ -1,0 +1,58 @@
+"""The values that trackers are given, by the names under which people look for them; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from cluster.status import RunStatus
+
+FIGURES = {
+    "goodput": "goodput/goodput",
+    "uptime": "goodput/uptime",
+    "up_bytes": "wire/up_bytes",
+    "down_bytes": "wire/down_bytes",
+    "staleness": "merge/staleness",
+    "grace_s": "merge/grace_s",
+    "round_s": "merge/round_s",
+    "outer_cosine": "merge/outer_cosine",
+    "outer_rate": "merge/outer_rate",
+    "tokens_merged": "tokens/merged",
+    "tokens_discarded": "tokens/discarded",
+    "tokens_lost": "tokens/lost",
+}
+"""The figures of a status that are tracked, with their names there."""
+EVALUATION = "eval/loss"
+"""The held-out loss, logged once for each evaluation at the step of its model."""
+TRAINING = "train/loss"
+"""The training loss: the mean of the live islands, and below it one value for each island."""
+
+
+def values_of(status: RunStatus) -> dict[str, float]:
+    """Return the values of a status that are known and finite, without the held-out loss."""
+    return {name: value for name, value in _values(status) if math.isfinite(value)}
+
+
+def _values(status: RunStatus) -> Iterator[tuple[str, float]]:
+    losses = {
+        each["island"]: each["loss"]
+        for each in status["islands"]
+        if each["state"] == "live" and each["loss"] is not None and math.isfinite(each["loss"])
+    }
+    if losses:
+        yield TRAINING, sum(losses.values()) / len(losses)
+    for island, loss in losses.items():
+        yield f"{TRAINING}/{island}", loss
+    yield "throughput/tokens_per_s", status["tokens_per_s"]
+    yield "islands/alive", status["alive"]
+    yield "islands/wanted", status["wanted"]
+    yield "merge/merges", status["merges"]
+    yield "merge/participants", status["participants"]
+    yield "merge/refused", sum(status["refusals"].values())
+    yield "faults/injected", status["faults"]
+    yield "faults/failures", sum(status["failures"].values())
+    yield "tokens/trained", status["tokens_trained"]
+    for figure, name in FIGURES.items():
+        value = (status["figures"] or {}).get(figure)
+        if isinstance(value, int | float):
+            yield name, value

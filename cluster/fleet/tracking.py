@@ -1,0 +1,230 @@
+"""The trackers of a run, each on a thread of its own, which the run never waits for.
+
+The keeper puts values into a bounded queue. If a tracker is slow or hangs, the queue fills, and
+further values are dropped and counted. If it raises too often in a row, it is given up.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cluster.config.schema import Config
+from cluster.config.tracker_names import TRACKERS
+from cluster.failures import in_short
+from cluster.fleet.tracked_values import EVALUATION, values_of
+from cluster.fleet.tracker import TrackedRun, Tracker
+from cluster.status import RunStatus
+from cluster.storage.identity import identity_of
+from cluster.storage.open_depot import depot_of
+
+log = logging.getLogger("archipelago.fleet")
+
+QUEUE = 1000
+"""The most values that wait for a tracker."""
+FAILURES = 10
+"""Calls in a row that may raise, until a tracker is given up."""
+END_S = 10.0
+"""Seconds that the end of a run waits for all its trackers together."""
+EVERY_S = 2.0
+"""Seconds between two values of a tracker, at least; each evaluation is logged besides."""
+
+
+class LoggedValues(NamedTuple):
+    """Values for a tracker, with their place on its axes."""
+
+    values: Mapping[str, float]
+    t: int
+    tokens: int
+    unix_s: float
+
+
+class TrackerThread:
+    """One tracker and its thread."""
+
+    def __init__(
+        self, name: str, make: Callable[[], Tracker], run: Callable[[], TrackedRun]
+    ) -> None:
+        """Start the thread. `make` and `run` are called on it, and may block or raise."""
+        self._name, self._make, self._run = name, make, run
+        self._queue: queue.Queue[LoggedValues | Mapping[str, Any]] = queue.Queue(QUEUE)
+        self._ended = threading.Event()
+        self._failures = 0  # in a row
+        self._given_up = False
+        self.dropped = 0
+        """Values that the tracker did not get."""
+        self.error: str | None = None
+        """The last exception of the tracker, in one line; None if its last call succeeded."""
+        threading.Thread(target=self._follow, name=f"tracker {name}", daemon=True).start()
+
+    @property
+    def trouble(self) -> str | None:
+        """The reason why the tracker misses values; None if it has all."""
+        if self.error is not None:
+            state = "is given up" if self._given_up else "failed"
+            return f"tracker {self._name} {state}: {self.error}"
+        if self.dropped:
+            return f"tracker {self._name} is too slow or hangs: {self.dropped} values are dropped"
+        return None
+
+    def put(self, item: LoggedValues | Mapping[str, Any]) -> None:
+        """Hand values or the summary over, or count them as dropped if the queue is full."""
+        try:
+            self._queue.put_nowait(item)
+        except queue.Full:
+            self.dropped += 1
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the tracker has ended; return whether it has."""
+        return self._ended.wait(timeout_s)
+
+    def _follow(self) -> None:
+        try:
+            tracker: list[Tracker] = []
+            self._try(lambda: tracker.append(self._make()))
+            if tracker:
+                self._try(lambda: tracker[0].start(self._run()))
+            if self.error is not None:
+                self._given_up = True
+            while True:
+                item = self._queue.get()
+                if isinstance(item, LoggedValues):
+                    if self._given_up:
+                        self.dropped += 1
+                    else:
+                        self._try(lambda values=item: tracker[0].log(*values))
+                    continue
+                if not self._given_up:
+                    self._try(lambda summary=item: tracker[0].end(summary))
+                return
+        finally:
+            self._ended.set()
+
+    def _try(self, call: Callable[[], object]) -> None:
+        """Call the tracker; log the first of a series of exceptions, and count all."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - foreign code, which must not harm the run
+            if self.error is None:
+                log.error("tracker %s failed", self._name, exc_info=error)
+            self.error = in_short(f"{type(error).__name__}: {error}")
+            self._failures += 1
+            self._given_up = self._failures >= FAILURES
+        else:
+            self._failures, self.error = 0, None
+
+
+class Trackers:
+    """All trackers of one run; the keeper's thread calls it."""
+
+    def __init__(
+        self, threads: Sequence[TrackerThread] = (), now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._threads, self._now_s = threads, now_s
+        self._logged_s = -EVERY_S
+        self._evaluated = -1  # the step of the last evaluation that was logged
+        self._ends = False
+
+    @classmethod
+    def start(cls, config: Config, run_dir: Path, *, resumed: bool) -> Trackers:
+        """Start the trackers of a configuration. `resumed`: an earlier fleet had them."""
+
+        def run() -> TrackedRun:
+            run_id = identity_of(depot_of(config, run_dir)) or run_dir.name
+            plain = config.model_dump(mode="json")
+            return TrackedRun(run_dir.name, run_id, run_dir.absolute(), plain, resumed)
+
+        return cls(
+            [
+                TrackerThread(name, lambda name=name: made(name), run)
+                for name in config.monitor.track
+            ]
+        )
+
+    @property
+    def trouble(self) -> str | None:
+        """The reasons why trackers miss values; None if none does."""
+        found = [each.trouble for each in self._threads if each.trouble is not None]
+        return "; ".join(found) or None
+
+    def log(self, status: RunStatus, unix_s: float) -> None:
+        """Hand a status to all trackers: new evaluations, and the rest every `EVERY_S` seconds."""
+        if not self._threads:
+            return
+        tokens = status["tokens_trained"]
+        for t, loss in status["heldout"]:
+            if t > self._evaluated:
+                self._evaluated = t
+                self._put(LoggedValues({EVALUATION: loss}, t, tokens, unix_s))
+        if self._now_s() - self._logged_s >= EVERY_S or status["phase"] == "finished":
+            self._logged_s = self._now_s()
+            self._put(LoggedValues(values_of(status), status["t"], tokens, unix_s))
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        """Hand the summary to all trackers."""
+        if not self._ends:
+            self._ends = True
+            self._put({**summary})
+
+    def close(self) -> None:
+        """End all trackers, and wait for them for `END_S` seconds at most."""
+        self.end({})
+        until_s = time.monotonic() + END_S
+        for thread in self._threads:
+            if not thread.wait(max(0.0, until_s - time.monotonic())):
+                log.warning("a tracker does not end, and is left behind: %s", thread.trouble)
+
+    def _put(self, item: LoggedValues | Mapping[str, Any]) -> None:
+        for thread in self._threads:
+            thread.put(item)
+
+
+def made(name: str) -> Tracker:
+    """Return a new tracker by its name in `monitor.track`.
+
+    Errors: `UserMistake` if it is the user's own and cannot be imported; any exception of it.
+    """
+    match name:
+        case "tensorboard":
+            from cluster.fleet.tracker_tensorboard import TensorBoardTracker
+
+            return TensorBoardTracker()
+        case "wandb":
+            from cluster.fleet.tracker_wandb import WandbTracker
+
+            return WandbTracker()
+        case _:
+            from islands.user_code import attribute_of
+
+            return attribute_of("monitor.track", name)()
+
+
+def check_trackers(config: Config) -> list[str]:
+    """Return the problems of `monitor.track` on this machine: modules that are missing."""
+    from importlib.util import find_spec
+
+    from coordinator.errors import UserMistake
+    from islands.user_code import attribute_of
+
+    problems: list[str] = []
+    for name in config.monitor.track:
+        if (module := TRACKERS.get(name)) is not None:
+            if find_spec(module) is None:
+                problems.append(
+                    f'monitor.track: "{name}" needs the package {module}, which is not installed; '
+                    f"install the extra: pip install 'archipelago-diloco[{name}]'"
+                )
+            continue
+        try:
+            found = attribute_of("monitor.track", name)
+        except UserMistake as error:
+            problems.append(str(error))
+        else:
+            if not callable(found):
+                problems.append(f'monitor.track: "{name}" is not a class or function')
+    return problems

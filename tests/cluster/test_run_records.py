@@ -1,0 +1,201 @@
+"""What a run leaves while it is running: rows for data frames, events with their reasons."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any, cast
+
+import pandas  # pyright: ignore[reportMissingTypeStubs]
+import pytest
+
+from cluster.config.load import parse
+from cluster.config.schema import Config
+from cluster.fleet.metrics_row import COLUMNS, columns, metrics_line, status_of_row
+from cluster.fleet.outcome import SUMMARY_FIELDS
+from cluster.fleet.placement import Node
+from cluster.fleet.requests import Requests
+from cluster.fleet.run_events import (
+    EVENT_FIELDS,
+    InjectedFault,
+    events_between,
+    fault_events,
+    scale_events,
+)
+from cluster.fleet.run_identity import devices_of, identity_of
+from cluster.fleet.run_records import RunRecords
+from cluster.fleet.status_view import starting_status
+from cluster.status import Figures, IslandState, IslandStatus, RunStatus
+from cluster.storage.metrics_log import EVENTS, LOOKS
+
+FIGURES = cast(Figures, {**dict.fromkeys(Figures.__annotations__, 0), "goodput": 0.5, "trouble": "",
+                         "not_durable": "", "damage": ""})  # fmt: skip
+
+
+def config_of(**tables: Any) -> Config:
+    islands = tables.pop("islands", [{"group": "eu", "count": 2}])
+    return parse({"task": {"preset": "byte-tiny"}, "islands": islands, **tables})
+
+
+def island(name: str, state: IslandState = "live", life: int = 1, **more: Any) -> IslandStatus:
+    return {
+        "island": name, "group": "eu", "state": state, "incarnation": life, "life": life,
+        "steps": 0, "tokens_per_s": 0.0, "loss": 2.0, "why": "", "contributions": 0,
+        "cosine": None, "restarts": 0, **more,
+    }  # type: ignore[typeddict-item]  # fmt: skip
+
+
+def status(t: int = 1, **more: Any) -> RunStatus:
+    begun = starting_status("mine", config_of())
+    changed: Any = {**begun, "t": t, "phase": "running", "figures": FIGURES, **more}
+    return changed
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def test_pandas_plots_the_held_out_loss_of_the_rows(tmp_path: Path) -> None:
+    path = tmp_path / LOOKS
+    looks = [
+        status(0, figures=None),
+        status(4, heldout=[(0, 5.5)], islands=[island("eu-0"), island("eu-1", "lost")]),
+        status(9, heldout=[(0, 5.5), (8, 4.5)]),
+    ]
+    path.write_text("".join(metrics_line(x, 1000.0 + n) + "\n" for n, x in enumerate(looks)))
+    frame = pandas.read_json(path, lines=True)
+    assert [*frame["heldout_loss"].fillna(-1)] == [-1, 5.5, 4.5]
+    assert [*frame["unix_s"]] == [1000.0, 1001.0, 1002.0]
+    assert [*frame["goodput"].fillna(-1)] == [-1, 0.5, 0.5], "a figure is a column of its own"
+    assert [*frame["train_loss"].fillna(-1)] == [-1, 2.0, -1], "of live islands alone"
+    assert (frame["schema"] == 1).all()
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    line = frame.plot("t", "heldout_loss").lines[0]
+    assert [*line.get_xdata()] == [0, 4, 9]
+    assert [*line.get_ydata()][1:] == [5.5, 4.5]
+
+
+def test_row_is_a_status_with_columns_of_its_own_names() -> None:
+    seen = status(9, heldout=[(8, 4.5)])
+    assert not columns(seen, 1.0).keys() & seen.keys(), "no column hides a key of the status"
+    assert columns(seen, 1.0).keys() == COLUMNS
+    again: Any = status_of_row(metrics_line(seen, 1.0))
+    assert json.dumps(again) == json.dumps({**seen, "heldout": [(8, 4.5)]})
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "kinds"),
+    [
+        (None, island("eu-0", "starting"), []),
+        (None, island("eu-0"), ["join"]),
+        (island("eu-0"), island("eu-0"), []),
+        (island("eu-0"), island("eu-0", "lost"), ["loss"]),
+        (island("eu-0"), island("eu-0", life=2), ["loss", "join"]),
+        (island("eu-0"), island("eu-0", "joining", life=2), ["loss"]),
+        (island("eu-0", "lost"), island("eu-0", life=2), ["join"]),
+        (island("eu-0"), island("eu-0", "joining"), ["loss"]),
+        (island("eu-0"), island("eu-0", "quarantined"), ["quarantine"]),
+        (island("eu-0"), island("eu-0", "set aside"), ["set aside"]),
+        (island("eu-0"), island("eu-0", "draining"), ["drain"]),
+        (island("eu-0", "draining"), island("eu-0", "left"), ["leave"]),
+        (island("eu-0"), None, ["leave"]),
+        (island("eu-0", "left"), None, []),
+    ],
+)
+def test_each_change_of_an_island_is_an_event(
+    was: IslandStatus | None, now: IslandStatus | None, kinds: list[str]
+) -> None:
+    before = status(islands=[] if was is None else [was])
+    after = status(islands=[] if now is None else [{**now, "why": "<because>"}])
+    found = [*events_between(before, after)]
+    assert [each.kind for each in found] == kinds
+    assert {each.island for each in found} <= {"eu-0"}
+    assert all(each.why == "<because>" for each in found if now is not None)
+
+
+def test_alert_is_one_event_while_only_its_numbers_change() -> None:
+    def alerted(*alerts: str, not_durable: str = "") -> RunStatus:
+        return status(alerts=[*alerts], figures={**FIGURES, "not_durable": not_durable})
+
+    first = [*events_between(alerted(), alerted("broke 2 times"))]
+    assert [(each.kind, each.text) for each in first] == [("alert", "ALERT: broke 2 times")]
+    assert not [*events_between(alerted("broke 2 times"), alerted("broke 3 times"))]
+    over = [*events_between(alerted("broke 3 times"), alerted())]
+    assert [(each.kind, each.why) for each in over] == [("alert over", "broke 3 times")]
+    full = [*events_between(alerted(), alerted(not_durable="tape: no space"))]
+    assert [(each.kind, each.why) for each in full] == [("durability", "tape: no space")]
+
+
+def test_faults_and_other_numbers_of_islands_are_events() -> None:
+    (fault,) = fault_events([InjectedFault("kill", "eu-0", "the plan, at step 5")], {"eu-0": "eu"})
+    assert (fault.kind, fault.group, fault.why) == ("fault", "eu", "the plan, at step 5")
+    (scale,) = scale_events({"eu": 2, "us": 1}, {"eu": 3, "us": 1})
+    assert scale.text == "group eu: 3 islands are wanted, not 2: requested"
+
+
+def test_records_continue_after_a_restart_of_the_fleet(tmp_path: Path) -> None:
+    config = config_of()
+    faults: deque[InjectedFault] = deque()
+    requests = Requests("mine", config, lambda: [Node("here", {"CPU": 8.0, "memory": 1e9}, {})])
+    clock = cast(Iterator[float], count(1000.0))
+
+    def records() -> RunRecords:
+        return RunRecords(tmp_path, config, faults, requests, lambda: next(clock))
+
+    live = status(3, islands=[island("eu-0"), island("eu-1")])
+    with records() as first:
+        first.look(live)
+    with records() as second:
+        second.look({**live, "t": 4})
+        faults.append(InjectedFault("kill", "eu-1", "requested"))
+        requests.scale({"eu": 3})
+        second.look({**live, "t": 5})
+        second.end({**live, "t": 5}, {"sample_heldout_loss": 1.25})
+    events = [json.loads(each) for each in (tmp_path / EVENTS).read_text().splitlines()]
+    assert [each["kind"] for each in events] == ["phase", "join", "join", "fault", "scale"]
+    assert all([*each] == [*EVENT_FIELDS] for each in events)
+    assert [each["t"] for each in events] == [3, 3, 3, 5, 5]
+    last = json.loads((tmp_path / LOOKS).read_text().splitlines()[-1])
+    assert (last["t"], last["heldout_loss"]) == (5, 1.25), "of the final model"
+
+
+def test_damaged_last_row_costs_no_records(tmp_path: Path) -> None:
+    (tmp_path / LOOKS).write_text('{"run": "mi\n')
+    config = config_of()
+    with RunRecords(tmp_path, config, deque(), Requests("mine", config, list)) as records:
+        records.look(status(3))
+    assert len((tmp_path / LOOKS).read_text().splitlines()) == 2
+
+
+# --- identity -------------------------------------------------------------------------------------
+
+
+def test_summary_identifies_its_run_and_its_cost() -> None:
+    groups = [
+        {"group": "eu", "count": 2, "usd_per_hour": 2.0, "resources": {"GPU": 4}, "hosts": 2},
+        {"group": "us", "usd_per_hour": 0.5, "mesh": {"data": 4, "fsdp": 1}},
+    ]
+    config = config_of(islands=groups, run={"seed": 7})
+    assert [devices_of(group) for group in config.islands] == [8.0, 4.0]
+    found = identity_of(config, "mine", 1000, {"island_hours": {"eu": 0.5, "us": 1.0}})
+    assert found.keys() <= SUMMARY_FIELDS.keys()
+    assert (found["run"], found["seed"], found["mode"]) == ("mine", 7, "decoupled")
+    assert (found["parameters"], found["devices"]) == (1000, 20.0)
+    assert (found["device_hours"], found["usd"]) == (8.0, 2.0 * 4.0 + 0.5 * 4.0)
+    assert found["config_sha256"] == config.sha256
+    assert {"python", "jax", "ray"} <= cast(dict[str, str], found["versions"]).keys()
+
+
+def test_cost_is_unknown_unless_every_group_has_a_price() -> None:
+    groups: list[Any] = [{"group": "eu", "usd_per_hour": 2.0}, {"group": "us"}]
+    found = identity_of(config_of(islands=groups), "mine", 1, {"island_hours": {"eu": 1.0}})
+    assert (found["device_hours"], found["usd"]) == (1.0, None)
+    unmeasured = identity_of(config_of(), "mine", 1, {})
+    assert (unmeasured["device_hours"], unmeasured["usd"]) == (None, None)
