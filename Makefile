@@ -17,7 +17,7 @@ help: ## list all targets
 install: $(STAMP) ## create .venv with the pinned versions of all packages
 
 demo: $(STAMP) ## train a small model on four islands, and kill one of them
-	$(BIN)/archipelago run examples/demo.toml
+	$(BIN)/archipelago demo
 
 test: $(STAMP) ## run all but the long tests, with real Ray and real kills (15 minutes)
 	@.ci/tests '$(BIN)'

@@ -13,6 +13,7 @@ the result; it decides nothing. A command imports Ray and JAX only when it needs
     use_model        sample and eval
     watch            status and top
     replay           replay
+    report           report and trace
     simulate         simulate
     planning         plan, and the parts of `simulate` about simulated clusters of chips
     planning_tables  the tables that both print

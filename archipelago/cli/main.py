@@ -17,6 +17,7 @@ from archipelago.cli.manifest import manifest
 from archipelago.cli.options import FAILED, INTERRUPTED, MISTAKEN, app
 from archipelago.cli.planning import plan
 from archipelago.cli.replay import replay
+from archipelago.cli.report import report, trace
 from archipelago.cli.simulate import simulate
 from archipelago.cli.start import dashboards, demo, init
 from archipelago.cli.study import study
@@ -27,8 +28,8 @@ from archipelago.cli.watch import status, top
 from coordinator.errors import ArchipelagoError, UserMistake
 
 for command in (
-    init, demo, run, submit, status, top, scale, drain, save, export, stop, chaos, replay, simulate,
-    plan, study, dashboards, doctor,
+    init, demo, run, submit, status, top, scale, drain, save, export, stop, chaos, replay, report,
+    trace, simulate, plan, study, dashboards, doctor,
 ):  # fmt: skip
     app.command()(command)
 app.command()(sample)

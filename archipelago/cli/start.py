@@ -61,7 +61,9 @@ def demo(
     """
     with as_file(files("archipelago").joinpath("examples", "demo.toml")) as config_path:
         changed = [*(SHORT if check else ()), *overrides]
-        summary = train(config_path, changed, run_dir=run_dir, verbose=verbose, as_json=as_json)
+        summary = train(
+            config_path, changed, run_dir=run_dir, verbose=verbose, as_json=as_json, reports=True
+        )
     if check and (wrong := problems(summary)):
         for line in wrong:
             print(f"archipelago: demo --check: {line}", file=sys.stderr)

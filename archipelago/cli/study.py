@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +37,7 @@ def study(
 
     Example: archipelago study examples/studies/modes.toml
     """
+    from archipelago.lab.report.written import write_study_report
     from archipelago.lab.study import cells as study_cells
     from archipelago.lab.study import pictures
     from archipelago.lab.study import text as words
@@ -97,6 +99,7 @@ def study(
             str(definition.folder / "table.txt"),
             str(definition.folder / "study.json"),
             *map(str, pictures.drawn(result, definition.folder)),
+            str(write_study_report(result, definition.folder, datetime.now().astimezone())),
         ]
     if as_json:
         print(json_text(report))

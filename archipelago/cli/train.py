@@ -89,10 +89,12 @@ def train(
     check: bool = False,
     verbose: bool = False,
     as_json: bool = False,
+    reports: bool = False,
 ) -> Mapping[str, object]:
     """Run a configuration in this terminal to its end, and return the summary.
 
-    With `check`, start nothing and return what would run.
+    With `check`, start nothing and return what would run. With `reports`, write a report of the run
+    to its directory, and name it in the last line.
 
     Errors: `UserMistake`, `RunFailed`; `typer.Exit` if a signal has ended it.
     """
@@ -143,9 +145,21 @@ def train(
         console.print(summary_table(outcome.summary))
         console.print(f"model, events and metrics are in {chosen}")
     _print_missing(outcome)
+    if reports:
+        console.print(_report_line(chosen), markup=False, highlight=False, soft_wrap=True)
     if interrupts.asked is not None:
         raise typer.Exit(INTERRUPTED)
     return outcome.summary
+
+
+def _report_line(run_dir: Path) -> str:
+    """Write the report of a run, and return the line that names it, or why there is none."""
+    from archipelago.lab.report.written import write_run_report
+
+    try:
+        return f"the report is in {write_run_report(run_dir, datetime.now().astimezone())}"
+    except UserMistake as error:  # the run has ended well
+        return f"there is no report: {error}"
 
 
 def checked(config: Config, run_dir: Path, layout: Layout) -> Mapping[str, object]:

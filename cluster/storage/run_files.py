@@ -8,8 +8,13 @@ RUN_FILES = {
     "init.json": "The leaves that `task.init_from` has given, with their digest.",
     "initial.safetensors": "The model of another run from which this one started; only with "
     '`task.init_from = "run:NAME@T"`, or with a run that had not ended.',
-    "metrics.jsonl": "One status per line, every `monitor.refresh_s` seconds; older lines are "
-    "thinned out above `monitor.metrics_mb`.",
+    "metrics.jsonl": "One status per line with flat columns, every `monitor.refresh_s` seconds; "
+    "older lines are thinned out above `monitor.metrics_mb`.",
+    "events.jsonl": "One line for each decision or fault that changes the run, with its reason.",
+    "report.html": "The report that `archipelago demo` or `archipelago report` has written.",
+    "trace.json": "The timeline for Perfetto that `archipelago trace` has written.",
+    "tensorboard/": "Event files; only with the tracker `tensorboard` in `monitor.track`.",
+    "wandb/": "Files of Weights & Biases; only with the tracker `wandb` in `monitor.track`.",
     "ray.log": "Log lines of Ray's processes.",
     "tracebacks/": "The traceback of each exception that ended an island's process.",
     "tape-*.arrow": "The write-ahead log: one row for each event that the rules received.",
