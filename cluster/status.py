@@ -58,6 +58,16 @@ class IslandStatus(TypedDict):
     """The cosine of the last contribution to the mean of the others'; None: not measured."""
     restarts: int
     """Lives after the first: the process was restarted, or the learner was let in again."""
+    life_s: NotRequired[float]
+    """Seconds for which the island has held its devices."""
+    time_s: NotRequired[dict[str, float]]
+    """The seconds of its life by activity, as far as they are measured."""
+    recent_s: NotRequired[dict[str, float]]
+    """The seconds of the last minute by activity."""
+    ideal_step_s: NotRequired[float | None]
+    """Mean of the recent steps that are not anomalous, in seconds; None: no step yet."""
+    step_deviation_s: NotRequired[float | None]
+    """Mean deviation of the recent steps from the ideal one, in seconds; None: no step yet."""
 
 
 class Figures(TypedDict):
@@ -112,6 +122,10 @@ class Figures(TypedDict):
     """Seconds of computation over the seconds that islands held their devices."""
     uptime: float
     """The share of the time from the first step to the stop in which any learner advanced."""
+    badput_s: NotRequired[dict[str, float]]
+    """Seconds of all islands that trained nothing, by type of badput."""
+    rolling_goodput: NotRequired[dict[str, float | None]]
+    """Goodput of the last 60, 300 and 900 seconds, by the length; None: no time has passed."""
 
 
 class RoundStatus(TypedDict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cluster.status import IslandState
 from coordinator.protocol import Island
@@ -36,3 +37,12 @@ class View:
     def live(self) -> frozenset[Island]:
         """The islands whose learner is live."""
         return frozenset(i for i, each in self.islands.items() if each.learner == "live")
+
+
+class ProcessStarts(NamedTuple):
+    """The processes of islands that the fleet has seen begin."""
+
+    age_s: float
+    """The age in seconds of this knowledge: no process has begun since that is not in it."""
+    newest: Mapping[Island, tuple[int, float]]
+    """The number of the newest start of each island, and its age in seconds."""

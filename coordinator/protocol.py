@@ -369,19 +369,36 @@ Event = (
 class Vitals:
     """Measurements that ride along with a report; no rule reads them.
 
-    The seconds are totals of this life.
+    The seconds are totals of the process, over all its lives. They add up to the time from its
+    start to the last moment that they account for.
     """
 
     loss: float
     """Loss of the last step, in nats per token."""
     computing_s: float = 0.0
-    """Seconds spent computing inner steps."""
+    """Seconds in which the devices computed inner steps."""
     talking_s: float = 0.0
-    """Seconds of serving the syncer between steps: on the training thread, and on the devices."""
+    """Seconds of copying for the syncer between steps: on the training thread, and the devices."""
     data_s: float = 0.0
     """Seconds spent waiting for data."""
     idle_s: float = 0.0
-    """Seconds spent idle: paced on purpose, or parked."""
+    """Seconds spent idle: paced on purpose, parked, or barred from joining."""
+    waiting_s: float = 0.0
+    """Seconds of waiting for the syncer or for other islands, as in lock-step."""
+    starting_s: float = 0.0
+    """Seconds of imports, of reading, and of asking to join."""
+    compiling_s: float = 0.0
+    """Seconds of compilation."""
+    restoring_s: float = 0.0
+    """Seconds of fetching the model and the moments, and of putting them on the devices."""
+    process: int = 0
+    """The number of the process that measured; 0: the seconds are those of one life."""
+    age_s: float = 0.0
+    """Seconds from the start of that process to this report."""
+    ideal_step_s: float = 0.0
+    """Mean of the recent steps that are not anomalous; 0: no step yet."""
+    step_deviation_s: float = 0.0
+    """Mean deviation of the recent steps from the ideal one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from coordinator.protocol import (
     Vitals,
     Void,
 )
+from islands.activity_clock import ActivityClock
 from islands.adopt import FragmentPort
 from islands.donations import Donation
 from islands.hosts.lead import Lead
@@ -45,6 +46,7 @@ from islands.mailbox import Mailbox
 from islands.message_thread import speak
 from islands.moments import MomentSharing
 from islands.task import Params, StreamLike, Task
+from islands.time_budget import Activity
 from islands.trainer import Trainer
 from islands.training_step import TrainingStep
 
@@ -78,19 +80,21 @@ class Learner:
         *,
         now_s: Callable[[], float],
         lead: Lead[Order] | None = None,
+        clock: ActivityClock | None = None,
     ) -> None:
         """Create a learner that has not joined yet.
 
         `stream` makes a reader without leases, once for each life. `now_s` is a steady clock.
         `sharing`: of first moments; None: each island keeps its own. `lead`: the way to the other
-        hosts, if the island has any.
+        hosts, if the island has any. `clock`: the time budget of this process; None: a new one.
         """
+        self._clock = clock = ActivityClock(now_s) if clock is None else clock
         self._layout, self._inner, self._link, self._settings = layout, inner, link, settings
         self.spoil = 1.0  # a fault plan multiplies hand-ins by it
-        self._mail = mail = Mailbox(now_s)
+        self._mail = mail = Mailbox(now_s, clock)
         self._lead = lead
         tell = _no_followers if lead is None else lead.tell
-        self._trainer = Trainer(task, inner, port, sharing, settings, mail, now_s, tell)
+        self._trainer = Trainer(task, inner, port, sharing, settings, mail, now_s, tell, clock)
         self._setup = LifeSetup(
             task, layout, inner, port, sharing, stream, link, settings, mail, self._trainer, lead
         )
@@ -105,6 +109,7 @@ class Learner:
         distrusted = False  # whether the syncer distrusts the last life
         while (granted := self._join()) is not None:
             if (life := self._setup.begin(granted, distrusted=distrusted)) is None:
+                self._clock.switch(Activity.STARTING)
                 continue
             talker = threading.Thread(
                 target=speak, args=(self._mail, self._link, life), name=f"talk {life}", daemon=True
@@ -141,19 +146,22 @@ class Learner:
         while self._mail.history.staying:
             match self._link.join(join):
                 case Granted() as granted:
+                    self._clock.switch(Activity.RESTORING)
                     return granted
                 case Refused(island, why, retry_s):
                     if retry_s is None:
                         raise Rejected(f"{island} may not join: {why}")
                     log.warning("%s may not join for %.1f s: %s", island, retry_s, why)
+                    self._clock.switch(Activity.IDLE)
                     self._mail.history.leaves_within(retry_s)
+                    self._clock.switch(Activity.STARTING)
         return None
 
     # --- called by others -------------------------------------------------------------------------
 
     @property
     def vitals(self) -> tuple[int, Vitals]:
-        """The inner steps of this life, and where their time went."""
+        """The inner steps of this life, and where the time of this process went."""
         return self._mail.vitals
 
     def hand_in(self, life: Life, fragment: Fragment, known: Known) -> tuple[HandIn, Sent] | None:

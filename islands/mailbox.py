@@ -23,6 +23,7 @@ from coordinator.protocol import (
     Version,
     Vitals,
 )
+from islands.activity_clock import ActivityClock
 from islands.donations import Donations
 from islands.exchange import FragmentSnapshot
 from islands.learner_life import LearnerState
@@ -39,19 +40,20 @@ from islands.learner_messages import (
 from islands.learner_state import happen, is_news
 from islands.life_history import LifeHistory
 from islands.thread_queues import ThreadQueues
-from islands.thread_tasks import Adoption, Ends, Handing, Offer, Outgoing, Spent, Todo
+from islands.thread_tasks import Adoption, Ends, Handing, Offer, Outgoing, Todo
+from islands.time_budget import Activity
 
 
 class Mailbox:
     """The state of the present life, and its queues; each method takes the lock itself."""
 
-    def __init__(self, now_s: Callable[[], float]) -> None:
-        self._now_s = now_s
+    def __init__(self, now_s: Callable[[], float], clock: ActivityClock | None = None) -> None:
+        self._now_s, self._clock = now_s, clock or ActivityClock(now_s)
         self._lock = threading.Condition(threading.RLock())
         self._now: LearnerState | None = None  # None between two lives
         self._history = LifeHistory(self._lock)
         self._donations = Donations(self._lock, lambda: self._now)
-        self._progress, self._vitals = Progress(0, 0, Lease(0)), Vitals(math.nan)
+        self._progress, self._loss = Progress(0, 0, Lease(0)), math.nan
         self._ends: Ends | None = None
         self._queues = ThreadQueues()
         self._doing: Todo | None = None
@@ -63,7 +65,7 @@ class Mailbox:
         with self._lock:
             self._now, self._ends = state, ends
             self._history.add(state.life)
-            self._progress, self._vitals = state.progress, Vitals(math.nan)
+            self._progress, self._loss = state.progress, math.nan
             if first is not None:
                 self.happens(first if self._history.staying else LetGo())
 
@@ -107,9 +109,17 @@ class Mailbox:
 
     @property
     def vitals(self) -> tuple[int, Vitals]:
-        """The inner steps of this life, and where their time went."""
+        """The inner steps of this life, and where the time of this process went."""
         with self._lock:
-            return self._progress.steps, self._vitals
+            return self._progress.steps, self._clock.vitals(self._loss)
+
+    @property
+    def waits_for(self) -> Activity:
+        """The activity of a training thread that has nothing to do and waits."""
+        with self._lock:
+            if (now := self._now) is None or not now.stepping:
+                return Activity.IDLE
+            return Activity.WAITING if now.held else Activity.DATA
 
     def is_adopting(self, p: Fragment, version: Version) -> bool:
         """Return whether the training thread has yet to put this version in place."""
@@ -212,11 +222,11 @@ class Mailbox:
             assert self._now is not None
             self.happens(Ready(min(remaining, self._now.terms.batch_windows - 1)))
 
-    def rested(self, loss: float, spent: Spent) -> None:
-        """Record that all work of a step is done, and where its time went."""
+    def rested(self, loss: float, took_s: float) -> None:
+        """Record that all work of a step is done, and the seconds that it took."""
         with self._lock:
-            self._vitals = spent.added_to(self._vitals, loss)
-            self.happens(Rested(spent.took_s))
+            self._loss = loss
+            self.happens(Rested(took_s))
 
     # --- the talking thread -----------------------------------------------------------------------
 
@@ -230,4 +240,5 @@ class Mailbox:
             if not self._is_lived(life):
                 return None
             to_say = self._queues.to_say
-            return Outgoing(to_say.popleft() if to_say else None, self._vitals)
+            word = to_say.popleft() if to_say else None
+            return Outgoing(word, self._clock.vitals(self._loss))

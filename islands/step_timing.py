@@ -51,6 +51,13 @@ class StepTiming:
         """Whether the devices may be computing a step whose loss is not read yet."""
         return self._running is not None
 
+    @property
+    def computing(self) -> bool:
+        """Whether the devices compute a step at this moment; reading it does not block."""
+        if self._running is None or not isinstance(self._running.loss, jax.Array):
+            return False  # a loop of the user's own has ended its step
+        return not self._running.loss.is_ready()
+
     def started(self, loss: jax.Array | float, began_s: float) -> None:
         """Record that a step was dispatched."""
         self._running = _Running(loss, began_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -58,24 +58,3 @@ class Outgoing(NamedTuple):
 
     word: Say | Want | None
     vitals: Vitals
-
-
-class Spent(NamedTuple):
-    """The seconds of one step: in all, and the parts that were not spent on talking."""
-
-    took_s: float
-    computed_s: float
-    fed_s: float
-    idled_s: float
-
-    def added_to(self, vitals: Vitals, loss: float) -> Vitals:
-        """Return the vitals after this step, whose loss was read last."""
-        took_s, computed_s, fed_s, idled_s = self
-        return replace(
-            vitals,
-            loss=loss,
-            computing_s=vitals.computing_s + computed_s,
-            talking_s=vitals.talking_s + took_s - computed_s - fed_s - idled_s,
-            data_s=vitals.data_s + fed_s,
-            idle_s=vitals.idle_s + idled_s,
-        )

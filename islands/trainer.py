@@ -15,6 +15,7 @@ from optax import OptState
 
 from coordinator.fragments import Flat
 from coordinator.protocol import Fragment
+from islands.activity_clock import ActivityClock
 from islands.adopt import FragmentPort
 from islands.corpus import Starved
 from islands.exchange import FragmentSnapshot
@@ -27,7 +28,8 @@ from islands.randomness import Draws
 from islands.replica import Replica
 from islands.step_timing import StepTiming
 from islands.task import Params, StreamLike, Task
-from islands.thread_tasks import Adoption, Handing, Spent, Todo
+from islands.thread_tasks import Adoption, Handing, Todo
+from islands.time_budget import Activity
 from islands.training_step import TrainingStep
 
 DONATING_SHARE = 0.5
@@ -54,8 +56,10 @@ class Trainer:
         mail: Mailbox,
         now_s: Callable[[], float],
         tell: Callable[[Order], None],
+        clock: ActivityClock,
     ) -> None:
         """Create the state; `tell` informs the other hosts before the same is done here."""
+        self._clock = clock
         self._task, self._inner, self._settings = task, inner, settings
         self._replica = Replica(inner, port, settings.encode, sharing)
         self._mail, self._now_s, self._tell = mail, now_s, tell
@@ -97,24 +101,24 @@ class Trainer:
     def train(self) -> bool:
         """Work step after step until this life is over; return whether its state is distrusted."""
         before_s = self._rested_s = self._now_s()
+        self._clock.switch(None)
         while True:
             word = self._next(0.0)
             if word is None:  # it will have to wait, and not for the devices
                 self._timing.settle()
                 self._rested_s = self._now_s()
+                self._account(0.0, self._mail.waits_for)
                 word = self._next(math.inf)
+                self._clock.switch(None)
             match word:
                 case Step(held):
                     waited_s = self._now_s() - self._rested_s
-                    if held:
-                        before_s += waited_s
-                    else:
-                        self._fed_s += waited_s
-                    before_s = self._step(before_s)
+                    before_s = self._step(before_s + waited_s if held else before_s)
                 case Handing() | Keep() | Adoption() | Take() as word:
                     self._serve(word)
                 case End(distrusted):
                     self._timing.settle()
+                    self._account(0.0, Activity.STARTING)
                     return distrusted
                 case None:
                     return False  # another thread of this learner has broken
@@ -130,8 +134,9 @@ class Trainer:
         of a life and paced steps are waited for.
 
         All the time between two steps is accounted for: time that is neither computing nor data nor
-        idling counts as talking. So does the time that the devices need for hand-ins, adoptions and
-        donations when the step could begin, since that work comes before it.
+        idling counts as copying. So does the time that the devices need for hand-ins, adoptions and
+        donations when the step could begin, since that work comes before it. Time in which data is
+        read while the devices still compute is computing.
         """
         began_s = self._now_s()
         clock = self._mail.rate_clock
@@ -140,8 +145,9 @@ class Trainer:
         except Starved:
             self._starved(began_s)
             return before_s
-        self._fed_s += self._now_s() - began_s
-        fed_s = self._fed_s  # since the last step, with the wait for this one
+        if not self._timing.computing:
+            self._fed_s += self._now_s() - began_s
+        fed_s = self._fed_s  # since the last step or wait
         if self._exchanged or not self._timing.running:
             self._timing.settle(fed_s)
             jax.block_until_ready((self._replica.state, self._copying))
@@ -165,10 +171,17 @@ class Trainer:
         if idled_s > 0:
             self._serve_until(self._now_s() + idled_s)
         self._rested_s = ended_s = self._now_s()
-        took_s, fed_s, self._fed_s = ended_s - before_s, self._fed_s, 0.0
-        computed_s = self._timing.take_computed_s(ended_s)
-        self._mail.rested(self._timing.loss, Spent(took_s, computed_s, fed_s, idled_s))
+        self._account(idled_s, None)
+        self._clock.stepped(took_s := ended_s - before_s)
+        self._mail.rested(self._timing.loss, took_s)
         return ended_s
+
+    def _account(self, idled_s: float, then: Activity | None) -> None:
+        """Account the time since the last call to its activities, and begin the activity `then`."""
+        computed_s, fed_s = self._timing.take_computed_s(self._now_s()), self._fed_s
+        parts = {Activity.COMPUTING: computed_s, Activity.DATA: fed_s, Activity.IDLE: idled_s}
+        self._fed_s = 0.0
+        self._clock.split(parts, then)
 
     def _starved(self, began_s: float) -> None:
         """Record that the data ran out: the stream holds no batch, whatever it reports.

@@ -27,8 +27,10 @@ from cluster.config.schema import Config
 from cluster.workers.assembly import optimizer_of, task_of
 from coordinator.errors import ArchipelagoError
 from coordinator.protocol import Island, Life, Report, Vitals
+from islands.activity_clock import ActivityClock
 from islands.own_wire import built_in
 from islands.randomness import Draws
+from islands.time_budget import Activity
 
 if TYPE_CHECKING:  # `_turn` imports the step late: JAX compiles nothing before there is a ring
     from cluster.allreduce.step import RingStep, StepTotals
@@ -95,8 +97,12 @@ class RingMember:
     multiplied by `spoil`.
     """
 
-    def __init__(self, config: Config, island: Island, link: RingLink) -> None:
+    def __init__(
+        self, config: Config, island: Island, link: RingLink, clock: ActivityClock | None = None
+    ) -> None:
+        """Create an island that is in no ring; `clock`: the time budget of this process."""
         self._config, self._link = config, link
+        self._clock = clock or ActivityClock(time.perf_counter)
         self._group = group_of(config, island)
         self._island, self._task = island, task_of(config)
         self.drag = self.spoil = 1.0
@@ -106,7 +112,7 @@ class RingMember:
         self._ring = 0  # number of the ring that it is in; 0: none
         self._peeks: list[Future[RingState]] = []
         self._life: Life
-        self._reports, self._pace = MemberReports(link.report), StepPace(self._group)
+        self._reports, self._pace = MemberReports(link.report, self._clock), StepPace(self._group)
         self._told_s = 0.0
         self._wires = frozenset[int]()  # connections to the members of its ring
 
@@ -117,10 +123,12 @@ class RingMember:
         """
         self._life, wasted = self._link.enter(self._island), 0
         while True:
-            began_s, host = time.perf_counter(), self._host
+            host = self._host
+            self._clock.switch(Activity.WAITING)
             turn = self._link.ready(self._life, None if host is None else host.held, wasted)
             if turn is None:
                 return
+            self._clock.switch(Activity.RESTORING)
             if host is None or host.held != turn.held:
                 host = self._link.state_of(turn.donor) if turn.donor else None
                 host = host or self._link.snapshot()
@@ -128,7 +136,7 @@ class RingMember:
                 log.warning("asked for %s, given %s: ready again", turn.held, host.held)
                 self._host, wasted = host, 0
                 continue
-            wasted = self._turn(turn, host, began_s)
+            wasted = self._turn(turn, host)
 
     # --- called by others -------------------------------------------------------------------------
 
@@ -159,7 +167,7 @@ class RingMember:
 
     # --- a ring -----------------------------------------------------------------------------------
 
-    def _turn(self, turn: RingDecision, host: RingState, began_s: float) -> int:
+    def _turn(self, turn: RingDecision, host: RingState) -> int:
         """Train in this ring until it ends; return the tokens of a step that broke, else 0."""
         from cluster.allreduce.step import RingStep
 
@@ -170,13 +178,13 @@ class RingMember:
         step = RingStep(self._task, optimizer_of(self._config), wire, turn.members, accumulate)
         tree = jax.tree.structure(self._task.shapes)
         state = step.start(jax.tree.unflatten(tree, list(host.params)), host.moments)
+        self._clock.switch(Activity.COMPILING)
         step.compile(state, self._task.heldout(self._group.batch_size)[0])
         with self._lock:
             self._ring = turn.ring
         log.info("in ring %d of %d, from step %d", turn.ring, turn.members, turn.held.step)
-        self._reports.spent(talking_s=time.perf_counter() - began_s)
+        self._clock.switch(None)
         state, held, wasted = self._steps(turn, step, state)
-        began_s = time.perf_counter()
         self._host = _on_host(held, state, moments=True)
         with self._lock:
             self._ring, peeks, self._peeks = 0, self._peeks, []
@@ -185,7 +193,7 @@ class RingMember:
         del state, step
         meeting.leave(self._wires)
         self._wires = frozenset()
-        self._reports.spent(talking_s=time.perf_counter() - began_s)
+        self._reports.spent()
         self._reports.report(self._life, always=True)
         return wasted
 
@@ -219,11 +227,7 @@ class RingMember:
                     self._wires = meeting.connections() - other_connections
             except jax.errors.JaxRuntimeError as error:
                 log.warning("ring %d broke in step %d: %s", turn.ring, held.step + 1, error)
-                self._reports.spent(
-                    data_s=loaded_s - before_s,
-                    idle_s=idle_s,
-                    talking_s=time.perf_counter() - computed_s,
-                )
+                self._reports.spent(data_s=loaded_s - before_s, idle_s=idle_s)
                 return state, held, tokens
             summed_s = time.perf_counter()
             state = step.update(state, buckets, held.step)
@@ -240,7 +244,6 @@ class RingMember:
                 data_s=loaded_s - before_s,
                 idle_s=idle_s,
                 computing_s=computed_s - loaded_s - idle_s + ended_s - summed_s,
-                talking_s=summed_s - computed_s,
             )
             self._tell(turn, totals, held, state)
             if totals.leaving:
@@ -267,7 +270,7 @@ class RingMember:
             for each in peeks:
                 each.set_result(seen)
         self._reports.report(self._life, always=False)
-        self._reports.spent(talking_s=time.perf_counter() - began_s)
+        self._reports.spent()
 
 
 def _on_host(held: TrainingPosition, state: InnerState, *, moments: bool) -> RingState:

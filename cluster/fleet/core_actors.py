@@ -17,7 +17,7 @@ from cluster.fleet.placement import hosts, wish
 from cluster.fleet.watchdog import Watchdog
 from cluster.names import CALL_TIMEOUT_S, EVALUATOR, SYNCER, Seat, shards_of
 from cluster.status import RunStatus
-from cluster.view import View
+from cluster.view import ProcessStarts, View
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import Fragment, Island, Version
@@ -112,14 +112,14 @@ class CoreActors:
                 log.warning("asking again: %s", error)
                 time.sleep(AGAIN_S)
 
-    def look(self, held: Mapping[Island, str]) -> tuple[View, RunStatus]:
+    def look(self, held: Mapping[Island, str], processes: ProcessStarts) -> tuple[View, RunStatus]:
         """Return what the fleet decides from, and the status for people.
 
-        `held`: islands with devices, with their groups.
+        `held`: islands with devices, with their groups. `processes`: the starts of their processes.
 
         Errors: `Unavailable`; the error that has ended the run.
         """
-        seen = self._ask(SYNCER, "look", held)
+        seen = self._ask(SYNCER, "look", held, processes)
         self.watchdog.look()
         return seen
 

@@ -14,7 +14,7 @@ from cluster.fleet.inbox import IslandInbox, ProcessFailed, ProcessStarted, Seat
 from cluster.fleet.reconcile import Hold, Holding, relief
 from cluster.fleet.spares import Spare, Spares
 from cluster.names import Seat, group_name
-from cluster.view import View
+from cluster.view import ProcessStarts, View
 from coordinator.errors import RunFailed
 from coordinator.protocol import Island
 
@@ -37,6 +37,10 @@ class HeldIsland:
     """The traceback of its last process that broke."""
     traceback: str = ""
     """The file that has it."""
+    process: int = 0
+    """The number of its newest process, as counted by this process of the fleet; 0: none seen."""
+    process_at_s: float = 0.0
+    """The time at which that process began."""
     broke_as: int | None = None
     """The incarnation that broke; None until the syncer has reported it."""
     why: str = ""
@@ -49,6 +53,10 @@ class HeldIsland:
         self.holding = replace(
             self.holding, failures=self.starts - 1, silent_since_s=None, restarted=restarted
         )
+
+    def process_began(self, at_s: float) -> None:
+        """Note that another process runs this island from this time on."""
+        self.process, self.process_at_s = self.process + 1, at_s
 
     def move(self, hold: Hold, why: str) -> None:
         """Note that the island has reached this state, and why."""
@@ -71,6 +79,7 @@ class Islands:
     def __init__(self, config: Config, cluster: RayCluster, inbox: IslandInbox) -> None:
         self._policy, self._cluster, self._inbox = config.faults.policy, cluster, inbox
         self._held: dict[Island, HeldIsland] = {}
+        self._taken_s = time.monotonic()  # when the inbox was read last
         self.spares = Spares(config, cluster)
         self.actors: Mapping[Island, Handle | None] = MappingProxyType({})
 
@@ -97,6 +106,16 @@ class Islands:
     def with_devices(self) -> dict[Island, str]:
         """Return the islands that have devices or have asked for them, with their groups."""
         return {i: group_name(i) for i, it in self._held.items() if it.place is not None}
+
+    def process_starts(self) -> ProcessStarts:
+        """Return the newest start of each island's processes, for their time budgets."""
+        now_s = time.monotonic()
+        newest = {
+            island: (it.process, now_s - it.process_at_s)
+            for island, it in self._held.items()
+            if it.process
+        }
+        return ProcessStarts(now_s - self._taken_s, newest)
 
     def aside(self) -> list[HeldIsland]:
         """Return the islands that failed again and again."""
@@ -136,14 +155,15 @@ class Islands:
 
     def note_processes(self) -> None:
         """Apply the messages that processes have sent since the last look."""
-        contents = self._inbox.take()
+        contents, self._taken_s = self._inbox.take(), time.monotonic()
         for word in contents.words:
             it = None if word.island is None else self._held.get(word.island)
             match word:
                 case ProcessStarted(seat, None, at_s):
                     self.spares.starting(seat, at_s)
-                case ProcessStarted(seat) if it is not None and it.seat == seat:
+                case ProcessStarted(seat, _, at_s) if it is not None and it.seat == seat:
                     it.begins()
+                    it.process_began(at_s)
                 case ProcessFailed(seat, _, words, traceback) if it is not None and it.seat == seat:
                     it.last_words, it.traceback = words, traceback
                     it.broke_as = None
@@ -203,6 +223,7 @@ class Islands:
         if it.place is not None:
             self.spares.add(Spare(it.seat, group_name(island), now_s, it.place, it.actor))
         it.seat, it.place, it.actor = spare.seat, spare.place, spare.actor
+        it.process_began(now_s)
         it.holding = replace(it.holding, relieved=it.holding.incarnation)
 
     def free(self, it: HeldIsland) -> None:

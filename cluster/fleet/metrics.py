@@ -72,13 +72,31 @@ def _each(
 
     def samples(status: Mapping[str, Any]) -> Iterator[MetricSample]:
         for row in status.get(table, ()):
-            if (value := row[key]) is not None:
+            if (value := row.get(key)) is not None:
                 yield tuple(row[label] for label in labels), float(value)
 
     return samples
 
 
 _islands, _links = partial(_each, "islands", OF_ISLAND), partial(_each, "links", OF_LINK)
+
+
+def _activities(status: RunStatus) -> Iterator[MetricSample]:
+    for island in status["islands"]:
+        for activity, seconds in island.get("time_s", {}).items():
+            yield (island["group"], island["island"], activity), seconds
+
+
+def _table(key: str) -> Callable[[RunStatus], Iterator[MetricSample]]:
+    """Return a function that reads each value of a table of the figures; its key is the label."""
+
+    def samples(status: RunStatus) -> Iterator[MetricSample]:
+        figures: Mapping[str, Any] = status["figures"] or {}
+        for name, value in figures.get(key, {}).items():
+            if value is not None:
+                yield (name,), float(value)
+
+    return samples
 
 
 def _states(status: RunStatus) -> Iterator[MetricSample]:
@@ -167,11 +185,21 @@ METRICS = (
     Declared("down_bytes", Kind.COUNTER, "Bytes of publications, as sent.", _figure("down_bytes")),
     Declared("goodput_ratio", Kind.GAUGE, "Share of the islands' time that is spent computing.",
              _figure("goodput")),
+    Declared("rolling_goodput_ratio", Kind.GAUGE, "Goodput of the last 60, 300 and 900 seconds; the "
+             "label has the length.", _table("rolling_goodput"), ("window_s",)),
+    Declared("badput_seconds", Kind.COUNTER, "Time of the islands that trained nothing, by type, as "
+             "in ml-goodput-measurement.", _table("badput_s"), ("type",)),
     Declared("uptime_ratio", Kind.GAUGE,
              "Share of the time in which some learner advanced.", _figure("uptime")),
     Declared("faults", Kind.COUNTER, "Faults injected on purpose.", _one(lambda s: s["faults"])),
     Declared("island_state", Kind.GAUGE, "1 for the state that the island is in.", _states,
              (*OF_ISLAND, "state")),
+    Declared("island_seconds", Kind.COUNTER, "Time of the island with its devices, by activity.",
+             _activities, (*OF_ISLAND, "activity")),
+    Declared("island_ideal_step_seconds", Kind.GAUGE, "Mean of the recent steps, without the "
+             "anomalous ones.", _islands("ideal_step_s"), OF_ISLAND),
+    Declared("island_step_deviation_seconds", Kind.GAUGE, "Mean deviation of the recent steps from "
+             "the ideal one.", _islands("step_deviation_s"), OF_ISLAND),
     Declared("island_steps", Kind.COUNTER, "Inner steps over all lives.", _islands("steps"),
              OF_ISLAND),
     Declared("island_tokens_per_second", Kind.GAUGE, "Tokens trained per second, moving average.",

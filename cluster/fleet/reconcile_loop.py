@@ -51,7 +51,7 @@ class ReconcileLoop:
         Errors: `Unavailable` if the syncer does not answer; any error that ends the run.
         """
         islands = self._islands
-        view, status = self._core.look(islands.with_devices())
+        view, status = self._core.look(islands.with_devices(), islands.process_starts())
         now_s = time.monotonic()
         if view.t > self._t:
             self._t = view.t

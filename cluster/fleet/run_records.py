@@ -25,7 +25,6 @@ from cluster.status import RunStatus
 from cluster.storage.metrics_log import EVENTS, EVENTS_MB, LOOKS, MetricsLog, last_look
 from coordinator.protocol import Island
 
-
 log = logging.getLogger("archipelago.fleet")
 
 

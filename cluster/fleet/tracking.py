@@ -109,7 +109,7 @@ class TrackerThread:
         """Call the tracker; log the first of a series of exceptions, and count all."""
         try:
             call()
-        except Exception as error:  # noqa: BLE001 - foreign code, which must not harm the run
+        except Exception as error:
             if self.error is None:
                 log.error("tracker %s failed", self._name, exc_info=error)
             self.error = in_short(f"{type(error).__name__}: {error}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter
 
+from cluster.syncer.island_time import IslandTime
 from cluster.syncer.link_measures import LinkCounts
 from coordinator.protocol import (
     Island,
@@ -59,6 +60,8 @@ class Watched:
     """The reason why it failed since its last contribution; empty if it has not."""
     handed_in: dict[int, int] = field(default_factory=dict[int, int])
     """The step at which the last contribution to each fragment ended, until the next adoption."""
+    time: IslandTime = field(default_factory=IslandTime.away)
+    """The time of the island with its devices, by activity."""
 
 
 RATE_SMOOTHING = 0.1
@@ -151,6 +154,10 @@ class Counts:
     """Island-seconds of devices held before `held_since_s`, by group."""
     links: dict[str, LinkCounts] = field(default_factory=dict[str, LinkCounts])
     """Measurements of each link and direction, such as "eu up"."""
+    lost_seen: int = 0
+    """Lost tokens whose computing time is in `wasted_s`."""
+    wasted_s: float = 0.0
+    """Computing seconds of lost tokens."""
 
     def watched(self, island: Island) -> Watched:
         """Return the measurements of an island; begin some if it is not configured."""
@@ -166,7 +173,9 @@ def fresh(islands: Mapping[Island, str], now_s: float) -> Counts:
     All of them hold devices from `now_s` on.
     """
     return Counts(
-        islands={island: Watched(group) for island, group in islands.items()},
+        islands={
+            island: Watched(group, time=IslandTime.held(now_s)) for island, group in islands.items()
+        },
         began_s=now_s,
         first_s=math.nan,
         stopping_s=math.nan,

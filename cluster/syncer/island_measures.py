@@ -6,10 +6,10 @@ Each function counts one thing in the `Counts` of a run. Times are seconds of th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
-from cluster.syncer.counts import RECOVERIES_KEPT, SPANS_KEPT, Counts, Watched, smoothed
-from coordinator.protocol import Adopted, Island, Life, Report, Vitals
+from cluster.syncer.counts import RECOVERIES_KEPT, SPANS_KEPT, Counts, smoothed
+from coordinator.errors import RunFailed
+from coordinator.protocol import Adopted, Life, Report, Vitals
 
 STALLED_STEPS = 3.0
 """Usual step times after which a learner without a new step counts as stalled."""
@@ -34,13 +34,14 @@ def reported(counts: Counts, report: Report, now_s: float) -> None:
     watched.reported_s = now_s
 
 
-def heard(counts: Counts, life: Life, vitals: Vitals) -> None:
-    """Record the vitals of a report that was not void."""
+def heard(counts: Counts, life: Life, vitals: Vitals, now_s: float) -> None:
+    """Record the vitals of a report that was not void; `now_s`: NaN if the time is not known."""
     watched = counts.watched(life.island)
-    if watched.vital_life != life:
+    same = vitals.process == watched.vitals.process if vitals.process else False
+    if not (same or watched.vital_life == life):
         watched.computing_before_s += watched.vitals.computing_s
-        watched.vital_life = life
-    watched.vitals = vitals
+    watched.vital_life, watched.vitals = life, vitals
+    watched.time.reported(vitals, now_s)
 
 
 def delivered(counts: Counts, life: Life, now_s: float) -> None:
@@ -65,18 +66,6 @@ def adopted(counts: Counts, event: Adopted) -> None:
         counts.steps_to_adoption += event.progress.steps - handed_in
 
 
-def held(counts: Counts, islands: Mapping[Island, str], now_s: float) -> None:
-    """Note which islands hold devices from now on, each with its group."""
-    passed_s = now_s - counts.held_since_s
-    for island in counts.holding:
-        group = counts.islands[island].group
-        counts.held_by_group[group] = counts.held_by_group.get(group, 0.0) + passed_s
-    counts.held_s += len(counts.holding) * passed_s
-    counts.holding, counts.held_since_s = frozenset(islands), now_s
-    for island, group in islands.items():
-        counts.islands.setdefault(island, Watched(group))
-
-
 def advancing_since(report: Report, steps: int, before_s: float, now_s: float) -> float:
     """Return since when a learner that reports `steps` more steps has advanced.
 
@@ -99,3 +88,12 @@ def advanced(counts: Counts, start_s: float, stop_s: float) -> None:
     if len(spans) > SPANS_KEPT and math.isnan(counts.stopping_s):
         start_s, stop_s = spans.pop(0)
         counts.up_before_s += stop_s - start_s
+
+
+def hopeless(counts: Counts) -> RunFailed | None:
+    """Return why the run should end: every island that has devices was refused for good."""
+    held = [counts.islands[island] for island in sorted(counts.holding)]
+    if held and all(each.rejected for each in held):
+        reasons = dict.fromkeys(each.refused for each in held)
+        return RunFailed("every island was refused for good: " + "; ".join(reasons))
+    return None

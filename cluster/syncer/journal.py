@@ -255,7 +255,7 @@ def _tell(measures: Measures, note: Note) -> None:
             measures.failed(failed_life, Failure(Reason(reason), why))
         case Note(_, "unjudged", [why]):
             measures.unjudged(why)
-        case Note(_, "vitals", [[island, incarnation], vitals]):
-            measures.heard(Life(Island(island), Incarnation(incarnation)), Vitals(**vitals))
+        case Note(now_s, "vitals", [[island, incarnation], vitals]):
+            measures.heard(Life(Island(island), Incarnation(incarnation)), Vitals(**vitals), now_s)
         case _:
             log.warning("a note of kind %r is not known: %s", note.kind, note.what)

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.failures import Failure
-from cluster.status import CURVE_KEPT, RunStatus
-from cluster.syncer import island_measures, merge_measures
+from cluster.status import RunStatus
+from cluster.syncer import island_measures, merge_measures, run_time
 from cluster.syncer.counts import COUNTS, Counts, fresh
 from cluster.syncer.link_measures import LinkWatch
 from cluster.syncer.report import status_of, summary_of, view_of
+from cluster.syncer.run_time import RunTime
 from cluster.transfers import Upload
-from cluster.view import View
+from cluster.view import ProcessStarts, View
 from coordinator.codec import Wire
 from coordinator.errors import RunFailed
 from coordinator.protocol import (
@@ -70,7 +71,7 @@ class Measures:
         self._state_fragment = state_fragment
         self._run, self._sizes, self._down = run, sizes, wire_down
         self._moments, self._links = wire_moments, LinkWatch(overlap)
-        self._counts = fresh(islands, now_s)
+        self._counts, self._time = fresh(islands, now_s), RunTime()
 
     @property
     def counts(self) -> Counts:
@@ -136,6 +137,7 @@ class Measures:
             self._counts.stopping_s = now_s
         if before.phase is not after.phase and after.phase is Phase.FINISHED:
             self._counts.ended_s = now_s
+            run_time.ended(self._counts, now_s)
 
     def _published_bytes(self, fragment: FragmentState, order: Publish) -> int:
         """Return the bytes that each learner is sent; `fragment`: the state during its round."""
@@ -151,9 +153,9 @@ class Measures:
         """Count the transfers of contributions that a shard has received."""
         self._links.uploads(self._counts.links, state, uploads, now_s)
 
-    def heard(self, life: Life, vitals: Vitals) -> None:
+    def heard(self, life: Life, vitals: Vitals, now_s: float = math.nan) -> None:
         """Record the vitals of a report that was not void."""
-        island_measures.heard(self._counts, life, vitals)
+        island_measures.heard(self._counts, life, vitals, now_s)
 
     def reported(self, report: Report, now_s: float) -> None:
         """Count a report that was not void: its learner has advanced."""
@@ -167,6 +169,7 @@ class Measures:
         """Note when the run began; each generation repeats this, and the earliest time counts."""
         if now_s < self._counts.began_s:
             self._counts.began_s = self._counts.held_since_s = now_s
+            run_time.began(self._counts, now_s)
 
     def fault(self, island: Island, now_s: float) -> None:
         """Count a fault that was injected on purpose."""
@@ -191,7 +194,15 @@ class Measures:
 
     def held(self, islands: Mapping[Island, str], now_s: float) -> None:
         """Note which islands hold devices from now on, each with its group."""
-        island_measures.held(self._counts, islands, now_s)
+        run_time.held(self._counts, islands, now_s)
+
+    def looked(self, processes: ProcessStarts | None, now_s: float) -> None:
+        """Note the starts of islands' processes that the fleet has seen."""
+        self._time.looked(self._counts, processes, now_s)
+
+    def timed(self, status: RunStatus, now_s: float) -> RunStatus:
+        """Return a status with the time of the islands in it."""
+        return self._time.shown(self._counts, status, now_s)
 
     def trouble(self, subject: str, why: str | None) -> None:
         """Note why something of the run is not durable at present; None: it is durable again."""
@@ -215,27 +226,17 @@ class Measures:
 
         A loss that is not finite means that the model is not finite.
         """
-        if loss is not None and math.isfinite(loss):
-            self._counts.heldout.append((t, loss))
-            if len(self._counts.heldout) > CURVE_KEPT:
-                del self._counts.heldout[1:-1:2]
-            self._counts.not_finite = ""
-        else:
-            self._counts.not_finite = f"its held-out loss at t = {t} is not finite"
+        merge_measures.evaluated(self._counts, t, loss)
 
     def hopeless(self, phase: Phase) -> RunFailed | None:
         """Return why the run should end: every island that has devices was refused for good."""
-        held = [self._counts.islands[island] for island in sorted(self._counts.holding)]
-        if phase is Phase.RUNNING and held and all(each.rejected for each in held):
-            reasons = dict.fromkeys(each.refused for each in held)
-            return RunFailed("every island was refused for good: " + "; ".join(reasons))
-        return None
+        return island_measures.hopeless(self._counts) if phase is Phase.RUNNING else None
 
     def status(self, rule: Rule, state: State, now_s: float) -> RunStatus:
         """Return the present status of the run."""
         status = status_of(self._run, self._sizes, self._counts, rule, state, now_s)
         status["links"] = [*self._links.rows(self._counts.links, state, now_s)]
-        return status
+        return self.timed(status, now_s)
 
     def view(self, state: State) -> View:
         """Return the facts from which the fleet decides."""
@@ -243,4 +244,4 @@ class Measures:
 
     def summary(self, state: State, now_s: float) -> dict[str, object]:
         """Return those final figures of the run that the syncer measures."""
-        return summary_of(self._sizes, self._counts, state, now_s)
+        return summary_of(self._sizes, self._counts, state, now_s) | run_time.summary(self._counts)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from cluster.status import CURVE_KEPT
 from cluster.syncer.counts import Counts, smoothed
 from coordinator import suspects
 from coordinator.protocol import Merge, Merged, Unsound
@@ -65,3 +66,14 @@ def pointed(counts: Counts, before: State, event: Merged) -> None:
     for cosines in suspects.cosines_of(round_.items, round_.trial, event):
         for island, cosine in cosines.items():
             counts.watched(island).cosine = cosine
+
+
+def evaluated(counts: Counts, t: int, loss: float | None) -> None:
+    """Record a held-out loss as of syncer step `t`; thin out the curve when it is long."""
+    if loss is not None and math.isfinite(loss):
+        counts.heldout.append((t, loss))
+        if len(counts.heldout) > CURVE_KEPT:
+            del counts.heldout[1:-1:2]
+        counts.not_finite = ""
+    else:
+        counts.not_finite = f"its held-out loss at t = {t} is not finite"

@@ -122,7 +122,7 @@ class Syncer:
         for effect in self.feed(event):
             if isinstance(effect, Void) and effect.life == event.life:
                 return effect
-        self.measures.heard(event.life, vitals)
+        self.measures.heard(event.life, vitals, self._now_s())
         offset = self.state.members[event.life.island].offset
         return Answer(self.state.t, offset, self.state.phase is not Phase.RUNNING)
 

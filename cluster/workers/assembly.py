@@ -15,6 +15,7 @@ from cluster.workers.environment import give_pages_back
 from cluster.workers.loop_problems import loop_name
 from coordinator.fragments import Layout
 from coordinator.protocol import Anchor, Fragment, Island, Region
+from islands.activity_clock import ActivityClock
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.corpus import Stream
 from islands.encoder import OnDevice
@@ -122,8 +123,13 @@ def sharing_of(
     return MomentSharing(port, config.sync.moments_every)
 
 
-def compiled(config: Config, group: IslandGroup) -> LearnerParts:
-    """Import, read and compile everything that a learner of this group needs."""
+def compiled(
+    config: Config, group: IslandGroup, compiling: Callable[[], None] | None = None
+) -> LearnerParts:
+    """Import, read and compile everything that a learner of this group needs.
+
+    `compiling` is called before the first compilation.
+    """
     task, sync = task_of(config), config.sync
     layout = layout_of(task, sync.fragments)
     devices = Devices(task, mesh_of(group))
@@ -131,6 +137,8 @@ def compiled(config: Config, group: IslandGroup) -> LearnerParts:
         return _around_loop(config, group, task, layout, devices, task.loop)
     inner = Inner(task, optimizer_of(config, group), devices, group.accumulate)
     port = FragmentPort(layout, AdoptRule(sync.adopt), sync.blend or 0.0, inner.devices)
+    if compiling is not None:
+        compiling()
     inner.compile(task.heldout(group.batch_size)[0])
     port.compile(inner.devices.zeros)
     sharing = sharing_of(config, task, layout, inner.devices)
@@ -251,11 +259,17 @@ def assemble_follower(
 
 
 def assemble(
-    config: Config, island: Island, parts: LearnerParts, link: Link, lead: Lead[Order] | None = None
+    config: Config,
+    island: Island,
+    parts: LearnerParts,
+    link: Link,
+    lead: Lead[Order] | None = None,
+    clock: ActivityClock | None = None,
 ) -> Learner:
     """Build a learner that is ready to step and has not joined yet.
 
-    `lead`: sends orders to the other hosts of its island; None if there are none.
+    `lead`: sends orders to the other hosts of its island; None if there are none. `clock`: the time
+    budget of this process; None: a new one.
     """
     group = group_of(config, island)
     batch_size = group.batch_size
@@ -272,4 +286,5 @@ def assemble(
         habits_of(config, island),
         now_s=time.perf_counter,
         lead=lead,
+        clock=clock,
     )

@@ -19,6 +19,8 @@ from cluster.failures import Failure, Reason, raised
 from coordinator.errors import Rejected, Relieved
 from coordinator.parts import Split
 from coordinator.protocol import Fragment, Island
+from islands.activity_clock import ActivityClock
+from islands.time_budget import Activity
 
 if TYPE_CHECKING:  # JAX is imported on the learner's thread, where a failure can be reported
     from islands.hosts.lead import Lead
@@ -100,12 +102,15 @@ class IslandProcess:
     def _live(self) -> None:
         """Run a learner until the run is over, the island is refused, or the learner breaks."""
         try:
-            time.sleep(self._superior().starting())
+            wait_s = self._superior().starting()
+            clock = ActivityClock(time.perf_counter)  # the fleet counts this start from now, too
+            time.sleep(wait_s)
             gang = None if self._gather is None else self._gather()
             from cluster.workers.assembly import assemble, compiled, ranges_of, rehearse
             from islands.hosts.orders import Rehearse
 
-            parts = compiled(self._config, self._group)
+            parts = compiled(self._config, self._group, lambda: clock.switch(Activity.COMPILING))
+            clock.switch(Activity.STARTING)
             lead = None if gang is None else gang.lead
 
             def warm() -> None:
@@ -114,10 +119,10 @@ class IslandProcess:
                 rehearse(parts, self._group.batch_size)
 
             while True:
-                island, link = self._wait(warm), self._link()
+                island, link = self._wait(warm, clock), self._link()
                 if gang is not None:
                     link = gang.narrowed(link, ranges_of(parts), parts.inner.devices.parting)
-                self.learner = assemble(self._config, island, parts, link, lead)
+                self.learner = assemble(self._config, island, parts, link, lead, clock)
                 try:
                     self.learner.run()
                     if parts.loop is not None:
@@ -159,12 +164,16 @@ class IslandProcess:
             logging.shutdown()
             os._exit(1)
 
-    def _wait(self, rehearse: Callable[[], None]) -> Island:
-        """Return which island this is; a spare waits, warm, until it is one."""
-        if (island := self._superior().role(warm=False)) is None:
-            rehearse()
-            log.info("a spare of %s is warm", self._group.group)
-        while island is None:
-            island = self._superior().role(warm=True)
-            time.sleep(0.0 if island else WATCHFUL_S)
+    def _wait(self, rehearse: Callable[[], None], clock: ActivityClock) -> Island:
+        """Return which island this is; a spare waits, warm, until it is one.
+
+        The time budget of the island begins when the spare takes it over.
+        """
+        if (island := self._superior().role(warm=False)) is not None:
+            return island
+        rehearse()
+        log.info("a spare of %s is warm", self._group.group)
+        while (island := self._superior().role(warm=True)) is None:
+            time.sleep(WATCHFUL_S)
+        clock.restart()
         return island

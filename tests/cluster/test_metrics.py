@@ -27,7 +27,9 @@ from cluster.status import Figures, IslandState, LinkStatus, RunStatus
 from cluster.storage import runs
 from cluster.storage.files import json_text
 from cluster.storage.runs import TARGET, TOKEN
+from cluster.syncer.badput import Badput
 from coordinator.errors import UserMistake
+from islands.time_budget import Activity
 from tests.cluster.test_progress import a_status
 
 DASHBOARDS = Path(__file__).parents[2] / "dashboards"
@@ -45,7 +47,12 @@ def a_full_status() -> Any:
         merges_lost=3,
         unsound_merges=1, trouble="",
         not_durable="", damage="", up_bytes=7, down_bytes=8, goodput=0.9, uptime=1.0,
+        badput_s={each.value: 1.5 for each in Badput},
+        rolling_goodput={"60": 0.9, "300": 0.8, "900": None},
     )  # fmt: skip
+    for island in status["islands"]:
+        island["time_s"] = {each.value: 2.5 for each in Activity}
+        island["ideal_step_s"], island["step_deviation_s"] = 0.5, 0.01
     status["links"] = [
         LinkStatus(
             link="eu", direction=direction, bytes=9, transfers=3, transfer_s=1.5, late=1,

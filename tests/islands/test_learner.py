@@ -1131,6 +1131,9 @@ class Told:
         self._log.append(f"read {self._number}")
         return float(self._loss)
 
+    def is_ready(self) -> bool:
+        return self._loss.is_ready()
+
 
 class Logged(Inner):
     """An inner step that records the order of dispatches and of reads of the losses."""

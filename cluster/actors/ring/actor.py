@@ -21,7 +21,7 @@ from cluster.allreduce.shell import RingShell
 from cluster.failures import Unjudged, words_of
 from cluster.status import RunStatus
 from cluster.tasks import Tasks
-from cluster.view import View
+from cluster.view import ProcessStarts, View
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat, take
 from coordinator.protocol import Fragment, Island, Version
@@ -64,13 +64,17 @@ class RingActor(Conductor):
         self._seen = time.monotonic(), best
         return best
 
-    async def look(self, held: Mapping[Island, str]) -> tuple[View, RunStatus]:
+    async def look(
+        self, held: Mapping[Island, str], processes: ProcessStarts | None = None
+    ) -> tuple[View, RunStatus]:
         """Return the view for the fleet's decisions, and the status for people.
 
         `held`: the islands that have devices according to the fleet, with their groups.
+        `processes`: the starts of their processes.
         """
         shell = await self._open()
         shell.measures.held(held, self._now_s())
+        shell.measures.looked(processes, self._now_s())
         return view_of(shell.ring, shell.measures.counts), await self.status()
 
     async def status(self) -> RunStatus:
@@ -85,7 +89,7 @@ class RingActor(Conductor):
             if late_s > LATE_S:
                 why = f"the depot has not answered for {late_s:.0f} s"
                 shell.measures.trouble(kind, why)
-        return status_of(
+        status = status_of(
             self._run,
             shell.rules,
             shell.ring,
@@ -93,6 +97,7 @@ class RingActor(Conductor):
             self._config.sync.fragments,
             self._now_s(),
         )
+        return shell.measures.timed(status, self._now_s())
 
     async def stop(self, why: str) -> None:
         """Have the run end after the step under way."""

@@ -187,7 +187,7 @@ class Conductor(Breakable):
         """Record an island's progress, and how it has spent its time."""
         if self._up.made is not None:
             self._up.made.measures.reported(report, self._now_s())
-            self._up.made.measures.heard(report.life, vitals)
+            self._up.made.measures.heard(report.life, vitals, self._now_s())
 
     async def keep(self, life: Life, state: RingState) -> None:
         """Keep a snapshot, unless a newer one is kept."""

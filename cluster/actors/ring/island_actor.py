@@ -21,6 +21,7 @@ from cluster.names import Seat
 from cluster.tasks import watch_process
 from coordinator.errors import Rejected
 from coordinator.protocol import Life
+from islands.activity_clock import ActivityClock
 
 if TYPE_CHECKING:
     from cluster.allreduce.member import RingMember
@@ -46,12 +47,14 @@ class RingIslandActor(BreakableIsland):
     def _live(self) -> None:
         """Train in rings until the run is over, the island is refused, or it breaks."""
         try:
-            time.sleep(self._link.starting())
+            wait_s = self._link.starting()
+            clock = ActivityClock(time.perf_counter)  # the fleet counts this start from now, too
+            time.sleep(wait_s)
             if (island := self._link.role(warm=False)) is None:
                 return
             from cluster.allreduce.member import RingMember
 
-            self._member = RingMember(self._config, island, self._link)
+            self._member = RingMember(self._config, island, self._link, clock)
             self._member.run()
         except Rejected as error:
             log.warning("%s", error)

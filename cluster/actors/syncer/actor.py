@@ -17,7 +17,7 @@ from cluster.storage.open_depot import depot_of
 from cluster.syncer.journal import Notes
 from cluster.syncer.shell import Syncer
 from cluster.tasks import watch_process
-from cluster.view import View
+from cluster.view import ProcessStarts, View
 from coordinator.fragments import Layout
 from coordinator.message_checks import check_report, check_word
 from coordinator.protocol import (
@@ -163,13 +163,17 @@ class SyncerActor(Breakable):
         """Count an evaluation of the model that failed."""
         (await self._notes()).unjudged(why)
 
-    async def look(self, held: Mapping[Island, str]) -> tuple[View, RunStatus]:
+    async def look(
+        self, held: Mapping[Island, str], processes: ProcessStarts | None = None
+    ) -> tuple[View, RunStatus]:
         """Return the view for the fleet's decisions, and the status for people.
 
         `held`: the islands that have devices according to the fleet, with their groups.
+        `processes`: the starts of their processes.
         """
         records = await self.process.up.ready()
         records.notes.held(held)
+        records.syncer.measures.looked(processes, records.now_s())
         return records.syncer.measures.view(records.syncer.state), records.status()
 
     async def status(self) -> RunStatus:
