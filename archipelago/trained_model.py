@@ -17,9 +17,14 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from archipelago.losses_by_type import TypeLoss
     from cluster.config.schema import Config
     from islands.task import Task
     from islands.text_model import Sampling, TextModel
+
+
+WINDOWS = 256
+"""Windows of each type of files that are read for its loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,8 @@ class Judgement:
     """Loss in bits per byte of text; None if a token is no byte."""
     metrics: dict[str, float]
     """Metrics of the task, means over the same windows."""
+    types: list[TypeLoss]
+    """Loss by the type of the held-out files."""
 
 
 class TrainedModel:
@@ -108,11 +115,15 @@ class TrainedModel:
         params = jax.device_put(self.params)
         yield from texts(text.codec, generated(text.decoder(), params, tokens, count, sampling))
 
-    def judged(self, source: str | None = None) -> Judgement:
+    def judged(self, source: str | None = None, windows: int = WINDOWS) -> Judgement:
         """Return the loss on the run's own held-out data, or on that of another source.
+
+        `windows`: windows of each type of files for the losses by type; 0 for none.
 
         Errors: `UserMistake` if there is no such data.
         """
+        from archipelago.losses_by_type import losses_by_type
+        from cluster.workers.assembly import data_spec
         from cluster.workers.evaluator import Evaluator
         from coordinator.fragments import take
         from coordinator.protocol import Fragment
@@ -134,6 +145,7 @@ class TrainedModel:
             math.exp(loss),
             loss / math.log(2) if self._reads_bytes else None,
             evaluator.metrics,
+            losses_by_type(self.task, self.params, data_spec(config), windows) if windows else [],
         )
 
     @property

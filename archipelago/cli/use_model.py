@@ -10,10 +10,12 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Column, Table
 
 from archipelago.cli.options import Cluster, Json, NamedRun
 from cluster.storage.files import json_text
 
+COLUMNS = ("files", "tokens", "nats/token", "perplexity", "bits/byte")
 AtStep = Annotated[
     int | None,
     typer.Option("--at", metavar="T", help="The model at this step; the newest by default."),
@@ -73,20 +75,27 @@ def evaluate(
             "--data", metavar="SOURCE", help="Another source, of which the held-out share is read."
         ),
     ] = None,
+    windows: Annotated[
+        int,
+        typer.Option(
+            "--windows", metavar="N", min=0, help="Windows of each type of files; 0 for no types."
+        ),
+    ] = 256,
     at: AtStep = None,
     address: Cluster = None,
     as_json: Json = False,
 ) -> None:
     """Compute the held-out loss of a run's model, on its own data or on another source.
 
-    Without --data, the loss is that of the run's summary: over the same windows.
+    Without --data, the loss is that of the run's summary: over the same windows. The losses by
+    type are those of the first windows of the held-out files with that suffix.
 
     Example: archipelago eval runs/demo --data docs/
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the accelerators belong to the islands
     from archipelago.trained_model import trained_model
 
-    found = trained_model(name, at, address).judged(data)
+    found = trained_model(name, at, address).judged(data, windows)
     if as_json:
         print(json_text(asdict(found)))
         return
@@ -97,3 +106,12 @@ def evaluate(
         out.print(f"{found.bits_per_byte:.4f} bits per byte")
     for key, value in found.metrics.items():
         out.print(f"{key} {value:.4g}")
+    if found.types:
+        table = Table("type", *(Column(name, justify="right") for name in COLUMNS), box=None)
+        for each in found.types:
+            figures = (f"{each.heldout_loss:.4f}", f"{each.perplexity:.2f}")
+            bits = f"{each.bits_per_byte:.4f}"
+            table.add_row(
+                each.type or "(none)", str(each.files), f"{each.tokens:,}", *figures, bits
+            )
+        out.print(table)

@@ -187,4 +187,3 @@ class IslandTime:
         self.up_to(now_s)
         self.stage, self.start, self.ahead = Stage.AWAY, 0, False
         self.process, self.base, self.measured, self.debt_s = 0, {}, {}, 0.0
-

@@ -24,9 +24,11 @@ from coordinator.errors import UserMistake
 from coordinator.fragments import Flat, take
 from coordinator.protocol import Fragment, Version
 from islands.adopt import layout_of
+from islands.data.buckets import names_below
 from islands.initial_model import open_source
+from islands.sources import held_out, root_and_files
 from islands.text_model import Sampling
-from tests.given import LEAST, sums
+from tests.given import LEAST, data_spec, sums
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +142,32 @@ def test_empty_prompt_is_refused(run_dir: Path, capsys: pytest.CaptureFixture[st
         main(["sample", str(run_dir), ""])
     assert ended.value.code == 2
     assert "the prompt is empty" in capsys.readouterr().err
+
+
+def test_losses_by_type_add_up_to_those_of_each_text(run_dir: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    for number in range(10, 30):
+        (folder / f"{number}.py").write_text(f"value = {number}\n" * 40)
+        (folder / f"{number}.md").write_text(f"{number} is a number, and so on.\n" * 40)
+    model = trained_model(str(run_dir))
+    found = {each.type: each for each in model.judged(str(folder), windows=10_000).types}
+    assert {*found} == {".py", ".md"}
+    spec = replace(data_spec(str(folder)), window=16, heldout_percent=20.0)
+    root, files = root_and_files(spec)
+    names = names_below(root, files)
+    scores_of, nats, tokens = jax.jit(model.text.logits), 0.0, 0
+    for name, is_out in zip(names, held_out(names, spec), strict=True):
+        if is_out and name.endswith(".py"):
+            text = [*(folder / name).read_bytes(), 0]
+            for first in range(0, len(text) - 1, 16):
+                part = jnp.asarray([text[first : first + 17]], jnp.int32)
+                scores = jax.nn.log_softmax(scores_of(model.params, part[:, :-1]))
+                nats -= float(jnp.take_along_axis(scores, part[:, 1:, None], -1).sum())
+                tokens += part.shape[1] - 1
+    assert tokens == found[".py"].tokens == found[".py"].bytes
+    assert found[".py"].heldout_loss == pytest.approx(nats / tokens, rel=1e-4)
+    assert found[".py"].bits_per_byte == pytest.approx(nats / tokens / math.log(2), rel=1e-4)
+    few = {each.type: each for each in model.judged(str(folder), windows=3).types}
+    assert few[".py"].tokens <= 3 * 16 < found[".py"].tokens
+    assert model.judged(str(folder), windows=0).types == []

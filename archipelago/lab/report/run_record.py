@@ -114,7 +114,7 @@ def _rows(path: Path, problems: list[str]) -> Iterator[Mapping[str, Any]]:
     damaged = 0
     for row in _lines(path, problems):
         try:
-            if not COLUMNS <= row.keys():
+            if not row.keys() >= COLUMNS:
                 status: Any = row
                 row = {**columns(status, math.nan), **row}
             if not math.isfinite(float(row["elapsed_s"])):
