@@ -11,6 +11,7 @@ the result; it decides nothing. A command imports Ray and JAX only when it needs
     control          scale, drain, chaos, save, stop
     export           export
     use_model        sample and eval
+    audit            audit
     watch            status and top
     replay           replay
     report           report and trace

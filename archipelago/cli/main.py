@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from archipelago.cli.audit import audit
 from archipelago.cli.bench import bench
 from archipelago.cli.control import chaos, drain, save, scale, stop
 from archipelago.cli.data import data
@@ -32,6 +33,7 @@ for command in (
     trace, simulate, plan, study, dashboards, doctor,
 ):  # fmt: skip
     app.command()(command)
+app.command()(audit)
 app.command()(sample)
 app.command(name="eval")(evaluate)
 app.command(hidden=True)(job)

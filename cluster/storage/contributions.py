@@ -6,7 +6,7 @@ They are written if `durability.keep_contributions` is set.
 from __future__ import annotations
 
 from cluster.storage.depot import Depot
-from cluster.storage.sealed import SUFFIX, seal, unseal
+from cluster.storage.sealed import SUFFIX, seal, unseal, verified_sha256
 from coordinator.codec import Sent, joined, split
 from coordinator.protocol import ContributionId, Fragment
 
@@ -28,6 +28,14 @@ def load_contribution(depot: Depot, contribution: ContributionId, layout: str) -
     """
     parts = unseal(depot, _contribution_name(contribution), layout)
     return joined(parts["payload"], parts.get("moments"))
+
+
+def contribution_sha256(depot: Depot, contribution: ContributionId, layout: str) -> str:
+    """Return the digest of a contribution that was kept, after comparing its content with it.
+
+    Errors: the errors of `load_contribution`.
+    """
+    return verified_sha256(depot, _contribution_name(contribution), layout)
 
 
 def _contribution_name(contribution: ContributionId) -> str:

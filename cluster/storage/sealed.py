@@ -95,6 +95,14 @@ def unseal(
     return parts
 
 
+def verified_sha256(depot: Depot, name: str, layout: str) -> str:
+    """Return the digest of the arrays of a file, which are compared with it.
+
+    Errors: the errors of `unseal_all`.
+    """
+    return _digest(*unseal_all(depot, name, layout))
+
+
 def unseal_all(
     depot: Depot, name: str, layout: str
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:

@@ -15,5 +15,6 @@ imports this package, so the checks share nothing with a run but the rules.
     effects      effects come in their order, durable before published
     termination  each fragment has a last round, and a run ends once
     coverage     the pairs of state and event that a schedule went through
+    audit        `archipelago audit`: what each region read, and what crossed its border
     replay       `archipelago replay`: rebuild a run from its tape, and compare
 """

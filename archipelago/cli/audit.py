@@ -1,0 +1,68 @@
+"""The command `archipelago audit`: what each region read, and what crossed its border."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+from archipelago.cli.options import Json
+from cluster.storage.files import json_text
+
+FIRST = 12
+"""Digits of a digest that a table shows."""
+
+
+def audit(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
+    lineage: Annotated[
+        bool, typer.Option("--lineage", help="List all merges with their contributors and digests.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Account for the data that each region read, and for what crossed its border.
+
+    Everything comes from the tape of the run: leases, payloads by kind, and the lineage of every
+    merge. Islands without a region are shown as one. The digests of payloads need
+    `durability.keep_contributions`.
+
+    Example: archipelago audit runs/regions --lineage
+    """
+    from archipelago.lab.checks.audit import as_json as plain
+    from archipelago.lab.checks.audit import audit as audited
+    from archipelago.lab.checks.audit import traffic_rows
+
+    found = audited(run_dir, digests=lineage)
+    if as_json:
+        print(json_text(plain(found, lineage=lineage)))
+        return
+    out = Console(highlight=False, markup=False, soft_wrap=True)
+    out.print(f"{found.run}: {found.events:,} events, {found.merges:,} merges")
+    for region in found.regions:
+        pieces = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in region.leases)
+        out.print(f"\nregion {region.region}: islands {', '.join(region.islands)}")
+        out.print(f"leases read: {pieces or 'none'}")
+        table = Table("direction", "kind", _right("messages"), _right("bytes"), box=None)
+        for direction, kind, messages, size in traffic_rows(region):
+            table.add_row(
+                direction, kind, f"{messages:,}", "small" if size is None else f"{size:,}"
+            )
+        out.print(table)
+    if lineage:
+        table = Table("fragment", "version", "contributor", "region", _right("weight"), "payload")
+        for merge in found.lineage:
+            for each in merge.contributors:
+                digest = (each.sha256 or "not kept")[:FIRST]
+                row = (str(merge.fragment), merge.version, each.id, each.region)
+                table.add_row(*row, f"{each.weight:.4f}", digest)
+        out.print(table)
+    out.print(f"\nlineage {found.lineage_sha256}")
+    if found.damage is not None:
+        out.print(f"the tape is damaged: {found.damage}")
+
+
+def _right(name: str) -> Column:
+    return Column(name, justify="right")

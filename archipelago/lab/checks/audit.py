@@ -1,0 +1,326 @@
+"""An audit of a run from its tape: the data that each region read, and what crossed its border.
+
+The tape has every message that the rules have received and every order that they gave. So the audit
+counts the payloads of the protocol to the byte. It does not count headers, retries, or copies of
+messages that never arrived.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+
+from cluster.config.load import load
+from cluster.config.rule import rule_of, wire_of_moments
+from cluster.config.schema import Config
+from cluster.storage.contributions import contribution_sha256
+from cluster.storage.depot import Depot
+from cluster.storage.format import Damaged
+from cluster.storage.layout import load_layout
+from cluster.storage.open_depot import depot_of
+from cluster.storage.playback import Playback, edition_of
+from cluster.storage.snapshots import beginning_of
+from cluster.storage.state_history import OtherRules, ReplayedEvent, relive
+from coordinator.codec import Wire
+from coordinator.errors import UserMistake
+from coordinator.fragments import Layout
+from coordinator.protocol import (
+    Arrived,
+    Contribution,
+    Effect,
+    Event,
+    Granted,
+    Island,
+    Join,
+    Lease,
+    LeaseGranted,
+    Merge,
+    Publish,
+    Report,
+)
+
+NO_REGION = "(none)"
+"""The name of the islands without a region."""
+
+
+class Kind(StrEnum):
+    """The kind of content that crosses the border of a region."""
+
+    DELTA = "delta"  # up: changes of parameters
+    MOMENTS = "moments"  # up: first moments of the optimizer, beside a delta
+    REPORT = "report"  # up: progress, loss and times of a step
+    DIFFERENCE = "difference"  # down: changes of the global model
+    MODEL = "model"  # down: all fragments, for a learner that joins
+
+
+@dataclass(slots=True)
+class Traffic:
+    """The messages of one kind in one direction."""
+
+    messages: int = 0
+    bytes: int | None = 0
+    """Bytes of their payloads; None: they have no payload, and are small."""
+
+
+@dataclass(slots=True)
+class RegionAudit:
+    """The data and the traffic of one region."""
+
+    region: str
+    islands: list[str] = field(default_factory=list[str])
+    leases: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Pieces of the region's own corpus that its islands were given: first and last number."""
+    up: dict[Kind, Traffic] = field(default_factory=dict[Kind, Traffic])
+    """From the islands of the region to syncer and shards."""
+    down: dict[Kind, Traffic] = field(default_factory=dict[Kind, Traffic])
+    """From syncer and shards to the islands of the region."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contributor:
+    """One contribution of a merge."""
+
+    id: str
+    island: str
+    region: str
+    tokens: int
+    base: str
+    """Version of the fragment that the learner had adopted."""
+    weight: float
+    """Share in the merge; the weights of a merge sum to 1."""
+    bytes: int
+    sha256: str | None
+    """Digest of the payload; None unless the run kept its contributions."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRecord:
+    """One merge in the lineage of a fragment."""
+
+    fragment: int
+    version: str
+    at_s: float
+    """Time of the syncer's clock, in seconds."""
+    why: str
+    contributors: list[Contributor]
+    sha256: str
+    """Digest of this record, without the digests of payloads, and of the fragment's one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The result of an audit."""
+
+    run: str
+    events: int
+    merges: int
+    regions: list[RegionAudit]
+    lineage_sha256: str
+    """Digest of the last records of all fragments."""
+    lineage: list[MergeRecord]
+    damage: str | None
+    """Damage to the tape; None if there is none."""
+
+
+def audit(run_dir: Path, *, digests: bool = False) -> Audit:
+    """Audit the run in `run_dir`. `digests`: read the payloads that the run kept.
+
+    Errors: `UserMistake` if there is no run, if it sums gradients, or if the beginning of its tape
+    is gone.
+    """
+    config = load(run_dir / "config.toml")
+    if (mode := config.run.mode).sums_gradients:
+        raise UserMistake(
+            f'run {run_dir} is of run.mode = "{mode}", which has no tape of merges: only runs that '
+            "merge contributions can be audited"
+        )
+    depot = depot_of(config, run_dir)
+    layout = load_layout(depot)
+    if beginning_of(depot, layout.fingerprint) is not None:
+        raise UserMistake(
+            f"run {run_dir}: the beginning of its tape is gone (durability.keep_segments = "
+            f"{config.durability.keep_segments}), and an audit needs all of it"
+        )
+    rule = rule_of(config, layout, edition_of(depot))
+    tape = Playback(depot, layout.fingerprint)
+    keeps = digests and config.durability.keep_contributions
+    auditor, events = _Auditor(config, layout, depot if keeps else None), 0
+    try:
+        for replayed in relive(rule, tape):
+            auditor.hear(replayed)
+            events += 1
+    except OtherRules as error:
+        raise UserMistake(f"run {run_dir}: {error}") from error
+    return Audit(
+        run_dir.name,
+        events,
+        len(auditor.lineage),
+        auditor.regions(),
+        auditor.lineage_sha256,
+        auditor.lineage,
+        tape.damage,
+    )
+
+
+class _Auditor:
+    """The counts of an audit, event by event."""
+
+    def __init__(self, config: Config, layout: Layout, depot: Depot | None) -> None:
+        self._layout, self._depot = layout, depot
+        self._down, self._moments = config.sync.wire_down, wire_of_moments(config)
+        self._regions = dict[str, RegionAudit]()
+        self._of = dict[Island, RegionAudit]()
+        self._leases = dict[str, set[int]]()
+        self._last = dict[int, str]()  # the digest of each fragment's newest record
+        self.lineage: list[MergeRecord] = []
+
+    def hear(self, replayed: ReplayedEvent) -> None:
+        """Count one event and its effects."""
+        if isinstance(replayed.event, Join) and replayed.event.island not in self._of:
+            self._enter(replayed.event)
+        self._event(replayed.event)
+        for effect in replayed.effects:
+            self._effect(effect, replayed)
+
+    def regions(self) -> list[RegionAudit]:
+        """Return all regions by name."""
+        for name, found in self._regions.items():
+            found.leases = _ranges(sorted(self._leases.get(name, ())))
+            found.islands.sort()
+        return [self._regions[name] for name in sorted(self._regions)]
+
+    @property
+    def lineage_sha256(self) -> str:
+        """The digest of the last records of all fragments."""
+        newest = [self._last.get(p, "") for p in range(len(self._layout.fragments))]
+        return hashlib.sha256(" ".join(newest).encode()).hexdigest()
+
+    def _enter(self, join: Join) -> None:
+        """Note the region of an island that joins for the first time."""
+        name = NO_REGION if join.region is None else join.region
+        found = self._regions.setdefault(name, RegionAudit(name))
+        found.islands.append(join.island)
+        self._of[join.island] = found
+
+    def _event(self, event: Event) -> None:
+        match event:
+            case Report():
+                _count(self._of[event.life.island].up, Kind.REPORT, None)
+            case Arrived(contribution):
+                up, moments = (
+                    self._of[contribution.id.life.island].up,
+                    self._moments_of(contribution),
+                )
+                _count(up, Kind.DELTA, contribution.bytes - moments)
+                if moments:
+                    _count(up, Kind.MOMENTS, moments)
+            case _:
+                pass
+
+    def _effect(self, effect: Effect, replayed: ReplayedEvent) -> None:
+        match effect:
+            case Granted():
+                region = self._of[effect.life.island]
+                self._read(region, effect.leases)
+                _count(region.down, Kind.MODEL, sum(map(Wire.F32.bytes_of, self._layout.sizes)))
+            case LeaseGranted():
+                self._read(self._of[effect.life.island], [effect.lease])
+            case Publish():
+                size = self._published(effect, replayed)
+                for life in effect.to:
+                    _count(self._of[life.island].down, Kind.DIFFERENCE, size)
+            case Merge():
+                self._merged(effect, replayed.now_s)
+            case _:
+                pass
+
+    def _read(self, region: RegionAudit, leases: Sequence[Lease]) -> None:
+        self._leases.setdefault(region.region, set()).update(lease.number for lease in leases)
+
+    def _moments_of(self, contribution: Contribution) -> int:
+        """Return the bytes of the moments in a contribution."""
+        if self._moments is None or contribution.moments_norm is None:
+            return 0
+        return self._moments.bytes_of(self._layout.sizes[contribution.id.fragment])
+
+    def _published(self, order: Publish, replayed: ReplayedEvent) -> int:
+        """Return the bytes that each learner is sent."""
+        size = self._layout.sizes[order.fragment]
+        if order.fragment == self._layout.state_fragment:
+            return Wire.F32.bytes_of(size)
+        round_ = replayed.before.fragments[order.fragment].round
+        bytes_ = self._down.bytes_of(size)
+        if self._moments is None or round_ is None or round_.last:
+            return bytes_
+        shared = any(each.moments_norm is not None for each in round_.items)
+        return bytes_ + (self._moments.bytes_of(size) if shared else 0)
+
+    def _sha256(self, contribution: Contribution) -> str | None:
+        if self._depot is None:
+            return None
+        try:
+            return contribution_sha256(self._depot, contribution.id, self._layout.fingerprint)
+        except Damaged:
+            return None
+
+    def _merged(self, order: Merge, now_s: float) -> None:
+        contributors = [
+            Contributor(
+                str(item.contribution.id),
+                item.contribution.id.life.island,
+                self._of[item.contribution.id.life.island].region,
+                item.contribution.tokens,
+                str(item.contribution.base),
+                item.weight,
+                item.contribution.bytes,
+                self._sha256(item.contribution),
+            )
+            for item in order.items
+        ]
+        facts = [order.fragment, str(order.version), round(now_s, 6), order.why]
+        text = json.dumps(
+            [*facts, [replace(each, sha256=None) for each in contributors]], default=asdict
+        )
+        digest = hashlib.sha256(f"{self._last.get(order.fragment, '')} {text}".encode()).hexdigest()
+        self._last[order.fragment] = digest
+        self.lineage.append(
+            MergeRecord(order.fragment, str(order.version), now_s, order.why, contributors, digest)
+        )
+
+
+def _count(kinds: dict[Kind, Traffic], kind: Kind, size: int | None) -> None:
+    found = kinds.setdefault(kind, Traffic())
+    found.messages += 1
+    if size is None or found.bytes is None:
+        found.bytes = None
+    else:
+        found.bytes += size
+
+
+def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Return sorted numbers as ranges of neighbours: first and last."""
+    if not numbers:
+        return []
+    ends = [i for i, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1]
+    bounds = [0, *ends, len(numbers)]
+    return [(numbers[start], numbers[stop - 1]) for start, stop in pairwise(bounds)]
+
+
+def as_json(found: Audit, *, lineage: bool) -> Mapping[str, object]:
+    """Return an audit as plain data, with its lineage if wanted."""
+    plain = asdict(found)
+    if not lineage:
+        del plain["lineage"]
+    return plain
+
+
+def traffic_rows(region: RegionAudit) -> Iterator[tuple[str, str, int, int | None]]:
+    """Yield the direction, kind, messages and bytes of a region's traffic."""
+    for direction, kinds in (("up", region.up), ("down", region.down)):
+        for kind, found in sorted(kinds.items()):
+            yield direction, kind.value, found.messages, found.bytes

@@ -1,0 +1,165 @@
+"""The audit of a run: leases and bytes by region, and the lineage of every merge."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from archipelago.cli.main import main
+from archipelago.lab.checks.audit import Kind, audit
+from cluster.storage.folder import Folder
+from cluster.storage.playback import read_tape
+from cluster.storage.state_history import relive
+from coordinator.errors import UserMistake
+from coordinator.protocol import (
+    Arrived,
+    Granted,
+    Island,
+    Join,
+    LeaseWanted,
+    Merge,
+    Publish,
+    Region,
+    Report,
+)
+from tests.cluster.played import CONFIG, LAYOUT, Played
+
+STEPS = 24
+REGIONS = CONFIG.replace(
+    "[[islands]]\ncount = 2\nbatch_size = 1\n",
+    '[[islands]]\ngroup = "eu"\nregion = "eu"\nbatch_size = 1\n'
+    '[[islands]]\ngroup = "us"\nregion = "us"\nbatch_size = 1\n',
+)
+
+
+class PlayedRegions(Played):
+    """One island in each of two regions, the second of which asks for more data."""
+
+    def train(self, steps: int, snapshot_every: int | None = None) -> None:
+        """Let both join and take steps."""
+        self._steps = {}
+        for name in ("eu", "us"):
+            self.feed(Join(Island(f"{name}-0"), name, LAYOUT.fingerprint, Region(name)))
+        for step in range(1, steps + 1):
+            for life in self._steps:
+                self._steps[life] = step
+                self.feed(Report(life, self._progress(life), 1.0))
+                if step % 8 == 0 and life.island == "us-0":
+                    self.feed(LeaseWanted(life))
+
+
+def played(folder: Path, config: str = REGIONS) -> Played:
+    run = PlayedRegions(folder, config)
+    run.to_the_end(STEPS)
+    return run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Played:
+    return played(tmp_path / "runs" / "regions")
+
+
+def test_bytes_are_those_of_the_messages(run: Played) -> None:
+    found = {each.region: each for each in audit(run.run_dir).regions}
+    assert {*found} == {"eu", "us"}
+    up, down, joins = dict.fromkeys(found, 0), dict.fromkeys(found, 0), dict.fromkeys(found, 0)
+    for each in relive(run.rule, read_tape(Folder(run.run_dir), LAYOUT.fingerprint).events):
+        if isinstance(each.event, Arrived):
+            held = each.event.contribution
+            up[held.id.life.island[:2]] += held.bytes
+        for effect in each.effects:
+            if isinstance(effect, Publish):
+                for life in effect.to:
+                    down[life.island[:2]] += 2 * LAYOUT.sizes[effect.fragment]  # bf16
+            if isinstance(effect, Granted):
+                joins[effect.life.island[:2]] += 4 * LAYOUT.parameters
+    for name, region in found.items():
+        assert region.islands == [f"{name}-0"]
+        assert region.up[Kind.DELTA].bytes == up[name] > 0
+        assert region.down[Kind.DIFFERENCE].bytes == down[name] > 0
+        assert region.down[Kind.MODEL].bytes == joins[name] > 0
+        assert region.up[Kind.REPORT].messages == STEPS
+        assert Kind.MOMENTS not in region.up
+
+
+def test_moments_are_counted_beside_the_deltas(tmp_path: Path) -> None:
+    shared = REGIONS.replace(
+        "grace = 0.0\n", 'grace = 0.0\nmoments = "mean"\nwire_moments = "f32"\n'
+    )
+    run = played(tmp_path / "shared", shared)
+    plain = played(tmp_path / "plain")
+    eu, before = (audit(each.run_dir).regions[0] for each in (run, plain))
+    moments = eu.up[Kind.MOMENTS]
+    assert moments.messages < eu.up[Kind.DELTA].messages
+    assert moments.bytes is not None
+    assert moments.bytes > 0
+    assert eu.up[Kind.DELTA].bytes == before.up[Kind.DELTA].bytes
+
+
+def test_each_region_reads_its_own_leases(run: Played) -> None:
+    eu, us = audit(run.run_dir).regions
+    assert eu.leases[0][0] == us.leases[0][0] == 0
+    count = {each.region: sum(b - a + 1 for a, b in each.leases) for each in (eu, us)}
+    assert count["us"] == count["eu"] + 3
+
+
+def test_lineage_has_every_merge_with_its_contributors(run: Played) -> None:
+    found = audit(run.run_dir, digests=True)
+    orders = [
+        effect
+        for each in relive(run.rule, read_tape(Folder(run.run_dir), LAYOUT.fingerprint).events)
+        for effect in each.effects
+        if isinstance(effect, Merge)
+    ]
+    assert [(m.fragment, m.version) for m in found.lineage] == [
+        (order.fragment, str(order.version)) for order in orders
+    ]
+    for merge, order in zip(found.lineage, orders, strict=True):
+        assert [each.id for each in merge.contributors] == [
+            str(item.contribution.id) for item in order.items
+        ]
+        assert sum(each.weight for each in merge.contributors) == pytest.approx(1)
+        assert all(each.sha256 and len(each.sha256) == 64 for each in merge.contributors)
+    assert found.lineage_sha256 == audit(run.run_dir, digests=True).lineage_sha256
+    digests = [merge.sha256 for merge in found.lineage]
+    assert len({*digests}) == len(digests)
+
+
+def test_payload_that_has_changed_has_no_digest(run: Played) -> None:
+    before = audit(run.run_dir, digests=True)
+    file = min((run.run_dir / "contributions").rglob("*.safetensors"))
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    after = audit(run.run_dir, digests=True)
+    missing = [
+        each.id for merge in after.lineage for each in merge.contributors if each.sha256 is None
+    ]
+    assert len(missing) == 1
+    assert after.lineage_sha256 == before.lineage_sha256
+
+
+def test_command_prints_text_and_json(run: Played, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["audit", str(run.run_dir), "--json"])
+    plain = json.loads(capsys.readouterr().out)
+    assert [each["region"] for each in plain["regions"]] == ["eu", "us"]
+    assert "lineage" not in plain
+    with pytest.raises(SystemExit):
+        main(["audit", str(run.run_dir), "--lineage"])
+    text = capsys.readouterr().out
+    assert "region us: islands us-0" in text
+    assert f"lineage {plain['lineage_sha256']}" in text
+    assert "leases read: 0" in text
+
+
+def test_ring_cannot_be_audited(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        CONFIG.replace("[task]", '[run]\nmode = "data-parallel"\n[task]', 1).replace(
+            "[sync]\nevery = 4\nfragments = 2\ngrace = 0.0\nmax_staleness = 100\n", ""
+        )
+    )
+    with pytest.raises(UserMistake, match="has no tape of merges"):
+        audit(tmp_path)
