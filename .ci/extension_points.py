@@ -52,6 +52,17 @@ POINTS = (
         "signs.py:Signs",
     ),
     ExtensionPoint(
+        "Fragmenting",
+        ("sync.fragmenting", "sync.fragmenting_options"),
+        "islands, evaluator",
+        "Fragmenting",
+        "The example gives each fragment every n-th layer, as the strided fragments of Streaming "
+        "DiLoCo (arXiv:2501.18512). A run notes a digest of its layout, so an island or a resumed "
+        "run with other fragments is refused.",
+        '[sync]\nfragments = 4\nfragmenting = "strided:strided"',
+        "strided.py:strided",
+    ),
+    ExtensionPoint(
         "Outer optimizer",
         ("sync.outer.target", "sync.outer.options"),
         "shards",
@@ -83,6 +94,17 @@ POINTS = (
         "inner_optimizer.py:rate",
     ),
     ExtensionPoint(
+        "Tracker",
+        ("monitor.track",),
+        "fleet",
+        "Tracker",
+        "A tracker sends the figures of a run to another tool. It can neither hold up nor end the "
+        "run: a slow one gets fewer statuses, and one that raises is left out with a line in the "
+        "log. Studies and replays call none.",
+        '[monitor]\ntrack = ["csv_tracker:CsvTracker"]',
+        "csv_tracker.py:CsvTracker",
+    ),
+    ExtensionPoint(
         "Task and data source",
         ("task.target", "task.options"),
         "islands, evaluator",
@@ -90,7 +112,7 @@ POINTS = (
         "A task has parameters, a loss and data ([your own model](../howto/own-model.md)). Its "
         "`stream` is the data source of an island: it yields batches from the leases that the "
         "syncer grants. `archipelago.text_task` and `archipelago.supervised_task` make one.",
-        '[task]\ntarget = "small_task:task"\noptions = {inputs = 8}',
+        '[task]\ntarget = "small_task:task"\noptions = {inputs = 8}\n\n[sync]\nfragments = 2',
         "small_task.py:task",
     ),
 )

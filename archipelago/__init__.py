@@ -47,8 +47,10 @@ if TYPE_CHECKING:
     from cluster.config.load import load as load_config
     from cluster.config.load import parse as parse_config
     from cluster.config.schema import Config
+    from cluster.fleet.tracker import TrackedRun, Tracker
     from cluster.status import RunStatus
     from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
+    from coordinator.own_fragmenting import Fragmenting, ModelPiece
     from coordinator.own_merge import MergeFunction, MergePiece
     from coordinator.protocol import Lease
     from islands.adapters.equinox_models import equinox_model, equinox_task
@@ -76,8 +78,10 @@ _PLACES = {
     "archipelago.results": ("ReplayResult", "RunResult"),
     "cluster.config.load": ("load_config:load", "parse_config:parse"),
     "cluster.config.schema": ("Config",),
+    "cluster.fleet.tracker": ("TrackedRun", "Tracker"),
     "cluster.status": ("RunStatus",),
     "coordinator.errors": ("ArchipelagoError", "RunFailed", "UserMistake"),
+    "coordinator.own_fragmenting": ("Fragmenting", "ModelPiece"),
     "coordinator.own_merge": ("MergeFunction", "MergePiece"),
     "coordinator.protocol": ("Lease",),
     "islands.adapters.equinox_models": ("equinox_model", "equinox_task"),
@@ -109,6 +113,7 @@ __all__ = [
     "Corpus",
     "DataSpec",
     "EvaluationEvent",
+    "Fragmenting",
     "HeldOut",
     "IslandLostEvent",
     "JoinedIsland",
@@ -116,6 +121,7 @@ __all__ = [
     "MergeEvent",
     "MergeFunction",
     "MergePiece",
+    "ModelPiece",
     "ModelSpec",
     "Params",
     "ReplayResult",
@@ -129,6 +135,8 @@ __all__ = [
     "StudyResult",
     "Submission",
     "Task",
+    "TrackedRun",
+    "Tracker",
     "TrainingPlan",
     "UserMistake",
     "__version__",

@@ -30,6 +30,7 @@ Modules:
     outer           the outer step: SGD with Nesterov momentum, in place
     interval        H and P of `sync.every = "auto"`, from link, step time and bytes
     fragments       cut a parameter tree into balanced fragments, and sew it back
+    own_fragmenting pieces assigned to fragments by a function that is passed in
     codec           a fragment on the wire: f32, bf16, int8, int4, int2, e3m0
     weighted_sum    the weighted sum of several payloads, decoded a tile at a time
     scratch         a thread's scratch arrays, for reuse

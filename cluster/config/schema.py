@@ -163,6 +163,7 @@ class Config(Table):
             "task.loop": self.task.loop,
             "optimizer.target": optimizer.target,
             "optimizer.schedule": None if schedule in SCHEDULES else schedule,
+            "sync.fragmenting": self.sync.fragmenting,
             **self.codecs,
         }
         return {key: target for key, target in found.items() if target is not None}

@@ -143,6 +143,20 @@ def merge_options_have_rule(config: Config) -> Iterator[Problem]:
             )
 
 
+@reads("sync.fragmenting", "sync.fragmenting_options", "sync.every")
+def fragmenting_fits(config: Config) -> Iterator[Problem]:
+    """Check that options of a fragmenting have one, and that P is known to it."""
+    sync = config.sync
+    if sync.fragmenting is None and sync.fragmenting_options:
+        yield Problem("sync.fragmenting_options", "are those of a fragmenting, and there is none")
+    if sync.fragmenting is not None and sync.every == AUTO:
+        yield Problem(
+            "sync.fragmenting",
+            f'{sync.fragmenting} needs a number of fragments, and sync.every = "auto" chooses it '
+            "later; give sync.every and sync.fragments numbers",
+        )
+
+
 @reads("sync", "islands", "monitor")
 def own_wires_fit(config: Config) -> Iterator[Problem]:
     """Check that codecs of the user's have what they need, and their keys a codec."""

@@ -179,6 +179,13 @@ class SyncConfig(Table):
     """
     fragments: Count = 8
     """P: number of fragments; at most H. every = "auto" chooses it, too."""
+    fragmenting: Annotated[str, Field(pattern=TARGET)] | None = None
+    """Function that assigns pieces of the model to fragments, as module:attribute.
+
+    Default: balanced fragments, the largest piece first.
+    """
+    fragmenting_options: dict[str, OptionValue] = Field(default={})
+    """Keyword arguments of `fragmenting`."""
     step_s: Positive | None = None
     """Seconds of a step, for every = "auto"; the default is to measure a few before the start."""
     force: bool = False

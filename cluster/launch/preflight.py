@@ -36,7 +36,7 @@ from cluster.storage import runs
 from cluster.storage.layout import same_layout
 from cluster.storage.open_depot import depot_of
 from cluster.storage.stored_interval import with_stored_interval
-from cluster.workers.assembly import data_spec, mesh_of, optimizer_problems, task_of
+from cluster.workers.assembly import data_spec, layout_for, mesh_of, optimizer_problems, task_of
 from cluster.workers.evaluator import EVALUATION_BATCH
 from cluster.workers.loop_problems import loop_problems
 from coordinator.errors import UserMistake
@@ -161,7 +161,7 @@ def has_begun(config: Config, run_dir: Path | None) -> bool:
 def _cut(config: Config, task: Task, shapes: Params) -> Layout:
     """Return the layout; the coarsest one if H and P are not chosen yet."""
     if config.sync.every != AUTO:
-        return layout_of(task, config.sync.fragments, shapes)
+        return layout_for(config, task, shapes)
     leaves = layout_of(task, 1, shapes).leaves
     return cut(leaves, bounds_of(config, leaves).least_fragments)
 

@@ -14,6 +14,7 @@ from cluster.config.schema import Config, IslandGroup, Machines
 from cluster.workers.environment import give_pages_back
 from cluster.workers.loop_problems import loop_name
 from coordinator.fragments import Layout
+from coordinator.own_fragmenting import refragmented
 from coordinator.protocol import Anchor, Fragment, Island, Region
 from islands.activity_clock import ActivityClock
 from islands.adopt import AdoptRule, FragmentPort, layout_of
@@ -38,7 +39,8 @@ from islands.own_wire import AnyWire
 from islands.precision import in_precision
 from islands.prefetch import Prefetched
 from islands.sources import DataSpec, MixtureSource
-from islands.task import Task, load_task
+from islands.task import Params, Task, load_task
+from islands.user_functions import user_function
 
 
 def data_spec(config: Config) -> DataSpec:
@@ -97,6 +99,22 @@ def optimizer_problems(config: Config, task: Task) -> list[str]:
     return of_optimizer(optimizer_of(config), task, merges=merges, shares=shares)
 
 
+def layout_for(config: Config, task: Task, shapes: Params | None = None) -> Layout:
+    """Return the layout of a run: the fragments that its configuration asks for.
+
+    `shapes`: the parameters of the task, if the caller has them already.
+
+    Errors: `UserMistake` if the parameters cannot be cut, or the user's own fragmenting fails.
+    """
+    sync = config.sync
+    layout = layout_of(task, sync.fragments, shapes)
+    if sync.fragmenting is None:
+        return layout
+    wanted = "a function (pieces, fragments, **options) -> a number for each piece"
+    own = user_function("sync.fragmenting", sync.fragmenting, 2, sync.fragmenting_options, wanted)
+    return refragmented(layout, own.call, own.where)
+
+
 @dataclass(frozen=True, slots=True)
 class LearnerParts:
     """The parts of a learner that take long to make, and are the same for its whole group."""
@@ -131,7 +149,7 @@ def compiled(
     `compiling` is called before the first compilation.
     """
     task, sync = task_of(config), config.sync
-    layout = layout_of(task, sync.fragments)
+    layout = layout_for(config, task)
     devices = Devices(task, mesh_of(group))
     if task.loop is not None:
         return _around_loop(config, group, task, layout, devices, task.loop)

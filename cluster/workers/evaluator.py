@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cluster.config.schema import Config
-from cluster.workers.assembly import task_of
+from cluster.workers.assembly import layout_for, task_of
 from coordinator.errors import UserMistake
 from coordinator.fragments import Flat, Layout, put_leaf, sew
 from coordinator.protocol import Fragment
-from islands.adopt import AdoptRule, FragmentPort, layout_of
+from islands.adopt import AdoptRule, FragmentPort
 from islands.loop_task import host_evaluation
 from islands.losses import evaluation_loss, frozen_of
 from islands.mesh import Devices, placed
@@ -75,7 +75,7 @@ class Evaluator:
         problems = of_parameters(task, shapes) or of_loss(task, shapes, first) or self._odd(first)
         if problems:
             raise UserMistake("\n".join(problems))
-        self._layout = layout_of(task, config.sync.fragments, shapes)
+        self._layout = layout_for(config, task, shapes)
         self._structure = jax.tree.structure(shapes)
         self._loss = (
             jax.jit(

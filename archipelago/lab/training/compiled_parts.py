@@ -10,10 +10,16 @@ import jax
 
 from cluster.config.schema import Config, IslandGroup
 from cluster.shard.own_code import own_problems
-from cluster.workers.assembly import optimizer_of, optimizer_problems, sharing_of, task_of
+from cluster.workers.assembly import (
+    layout_for,
+    optimizer_of,
+    optimizer_problems,
+    sharing_of,
+    task_of,
+)
 from coordinator.errors import UserMistake
 from coordinator.fragments import Layout
-from islands.adopt import AdoptRule, FragmentPort, layout_of
+from islands.adopt import AdoptRule, FragmentPort
 from islands.inner import Inner
 from islands.mesh import Devices
 from islands.moments import MomentSharing
@@ -54,7 +60,7 @@ def kit_of(config: Config) -> CompiledParts:
     """
     sync, task = config.sync, task_of(config)
     shapes = task.shapes
-    layout = layout_of(task, sync.fragments, shapes)
+    layout = layout_for(config, task, shapes)
     rule, blend = AdoptRule(sync.adopt), sync.blend or 0.0
     inner = inner_of(config, task)
     if problems := own_problems(config, layout):
