@@ -63,6 +63,17 @@ POINTS = (
         "strided.py:strided",
     ),
     ExtensionPoint(
+        "Payload gate",
+        ("sync.gate", "sync.gate_options"),
+        "shards",
+        "PayloadGate",
+        "The example refuses a contribution that moves a tensor by more than a share of its norm. "
+        "The log has each refusal with its reason, so a replay calls no gate. State of a task is "
+        "not shown to it.",
+        '[sync]\ngate = "relative_gate:gate"\ngate_options = {most = 0.5}',
+        "relative_gate.py:gate",
+    ),
+    ExtensionPoint(
         "Outer optimizer",
         ("sync.outer.target", "sync.outer.options"),
         "shards",

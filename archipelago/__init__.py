@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from cluster.config.load import parse as parse_config
     from cluster.config.schema import Config
     from cluster.fleet.tracker import TrackedRun, Tracker
+    from cluster.shard.own_gate import PayloadGate
     from cluster.status import RunStatus
     from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
     from coordinator.own_fragmenting import Fragmenting, ModelPiece
@@ -79,6 +80,7 @@ _PLACES = {
     "cluster.config.load": ("load_config:load", "parse_config:parse"),
     "cluster.config.schema": ("Config",),
     "cluster.fleet.tracker": ("TrackedRun", "Tracker"),
+    "cluster.shard.own_gate": ("PayloadGate",),
     "cluster.status": ("RunStatus",),
     "coordinator.errors": ("ArchipelagoError", "RunFailed", "UserMistake"),
     "coordinator.own_fragmenting": ("Fragmenting", "ModelPiece"),
@@ -124,6 +126,7 @@ __all__ = [
     "ModelPiece",
     "ModelSpec",
     "Params",
+    "PayloadGate",
     "ReplayResult",
     "Run",
     "RunFailed",

@@ -157,7 +157,7 @@ CHECKS: tuple[FieldCheck, ...] = (
     sync_checks.kappa_is_of_rda,
     sync_checks.merge_options_have_rule,
     sync_checks.own_wires_fit,
-    sync_checks.fragmenting_fits,
+    sync_checks.gate_and_fragmenting_fit,
     sync_checks.moments_are_shared,
     some_islands,
     groups_differ,

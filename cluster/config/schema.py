@@ -181,6 +181,7 @@ class Config(Table):
         found = {
             "sync.outer.target": self.sync.outer.target,
             "sync.merge": None if merge in MERGE_RULES else merge,
+            "sync.gate": self.sync.gate,
             **self.codecs,
         }
         return {key: target for key, target in found.items() if target is not None}

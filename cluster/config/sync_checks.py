@@ -143,10 +143,12 @@ def merge_options_have_rule(config: Config) -> Iterator[Problem]:
             )
 
 
-@reads("sync.fragmenting", "sync.fragmenting_options", "sync.every")
-def fragmenting_fits(config: Config) -> Iterator[Problem]:
-    """Check that options of a fragmenting have one, and that P is known to it."""
+@reads("sync")
+def gate_and_fragmenting_fit(config: Config) -> Iterator[Problem]:
+    """Check that options have a gate or fragmenting, and that P is known to a fragmenting."""
     sync = config.sync
+    if sync.gate is None and sync.gate_options:
+        yield Problem("sync.gate_options", "are those of a gate, and there is none")
     if sync.fragmenting is None and sync.fragmenting_options:
         yield Problem("sync.fragmenting_options", "are those of a fragmenting, and there is none")
     if sync.fragmenting is not None and sync.every == AUTO:

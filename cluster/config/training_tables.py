@@ -214,6 +214,10 @@ class SyncConfig(Table):
     """Keyword arguments of the user's merge rule."""
     merge_sha256: Annotated[str, Field(pattern=SHORT_SHA256)] | None = None
     """Digest of the source of the user's merge rule; a run that starts fills it in."""
+    gate: Annotated[str, Field(pattern=TARGET)] | None = None
+    """Function that refuses contributions when they arrive, as module:attribute."""
+    gate_options: dict[str, OptionValue] = Field(default={})
+    """Keyword arguments of `gate`."""
     kappa: Annotated[float, Field(gt=0, le=1)] | None = None
     """Damping exponent of "rda": 1, the default, is full RDA; towards 0 it becomes the mean."""
     anchor: Literal["base", "current"] = "base"

@@ -17,6 +17,7 @@ imports Ray, and the numerical work is done by `coordinator`.
     build           a shard and its outer optimizer, built from a configuration
     rebuild         the fragments of a run, rebuilt from its tape and the kept contributions
     own_code        all checks of the user's own code in a merge before the start
+    own_gate        the user's own gate of contributions
     own_merge       the user's own merge rule, loaded and tried before the start
     own_sources     digests of that code, which a replay compares
     outer_optax     any optax transformation as outer optimizer

@@ -133,7 +133,8 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
 
     def flaw(self, p: Fragment, payload: Sent) -> str:
         """Return why these bytes do not have the run's encoding; empty if they do."""
-        return self._method_of(p).flaw(payload, self._layout.sizes[p])
+        public, pieces = self._arrays[p].public, self._layout.fragments[p]
+        return self._method_of(p).flaw(payload, public, merge_pieces(self._layout.leaves, pieces))
 
     def hold(self, p: Fragment, payload: Sent) -> Held[Sent]:
         """Freeze the bytes, and measure the delta and the first moments beside it."""
@@ -180,9 +181,7 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         rule, outer, measured = method.merge_rule, method.outer, p != self._state_fragment
         arrays, pieces = self._arrays[p], self._layout.fragments[p]
         merging = [self._part(arrays, each) for each in parts]
-        trial_payloads = (
-            None if trial is None else [self._part(arrays, each).payload for each in trial]
-        )
+        tried = None if trial is None else [self._part(arrays, each).payload for each in trial]
         if isinstance(rule, MergeRule) and isinstance(outer, OuterRule) and not order.last:
             measured_directions = merge_into(
                 arrays.master,
@@ -192,16 +191,14 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
                 pieces=pieces,
                 parts=merging,
                 spread=self._spread,
-                trial=trial_payloads,
+                trial=tried,
                 kappa=method.kappa,
             )
         else:
             measured_directions = Directions((), 0)
-            if trial_payloads is not None:
+            if tried is not None:
                 along = arrays.momentum if isinstance(outer, OuterRule) and not order.last else None
-                measured_directions = directions(
-                    pieces, merging, trial_payloads, self._spread, along
-                )
+                measured_directions = directions(pieces, merging, tried, self._spread, along)
             if isinstance(rule, MergeRule):
                 delta = merged_of(rule, pieces, merging, self._spread, method.kappa)
             else:

@@ -12,6 +12,7 @@ from cluster.shard.arrays import ArrayArithmetic, ArrayShard, first
 from cluster.shard.files import NoFiles
 from cluster.shard.method import Method
 from cluster.shard.outer_optax import OptaxOuter
+from cluster.shard.own_gate import gate_of
 from cluster.shard.own_merge import rule_of_merge
 from cluster.shard.own_sources import source_problems
 from cluster.shard.retention import Retention
@@ -61,7 +62,8 @@ def shard_over(
 
     `means`: called once, when the shard gets a model; it returns the layout and the files.
 
-    Errors: when the shard gets its model: the errors of `outer_of` and `rule_of_merge`;
+    Errors: when the shard gets its model: the errors of `outer_of`, `rule_of_merge`
+    and `gate_of`;
     `UserMistake` if the user's code has another source than the run.
     """
     sync = config.sync
@@ -78,6 +80,7 @@ def shard_over(
             sync.keep_differences,
             wire_of_moments(config),
             1.0 if sync.kappa is None else sync.kappa,
+            gate_of(config),
         )
         return ArrayArithmetic(layout, method, spread), files
 

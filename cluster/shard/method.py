@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from cluster.shard.own_gate import OwnGate
 from coordinator.codec import Sent, Wire, split, wire_of
 from coordinator.errors import CorruptPayload, UserMistake
 from coordinator.fragments import Flat
 from coordinator.merge import MergeRule
 from coordinator.outer import OuterRule
-from coordinator.own_merge import OwnMerge
-from islands.own_wire import AnyWire, OwnWire
+from coordinator.own_merge import MergePiece, OwnMerge
+from islands.own_wire import AnyWire, OwnWire, decoded_of
 
 
 class OuterOptimizer(Protocol):
@@ -40,10 +42,15 @@ class Method:
     """The encoding of first moments in both directions; None if islands share none."""
     kappa: float
     """The exponent of radial-directional averaging (`coordinator.merge`)."""
+    gate: OwnGate | None = None
+    """The user's own gate of contributions; None if there is none."""
 
-    def flaw(self, payload: Sent, size: int) -> str:
-        """Return why a contribution does not have the run's encoding; empty if it does."""
-        difference, moments = split(payload)
+    def flaw(self, payload: Sent, public: Flat, pieces: Sequence[MergePiece]) -> str:
+        """Return why a contribution does not have the run's encoding, or the gate refuses it.
+
+        The text is empty if it may be merged. `public`, `pieces`: the fragment that it belongs to.
+        """
+        (difference, moments), size = split(payload), public.size
         try:
             if isinstance(self.wire_up, OwnWire):
                 self.wire_up.decode(difference, size)
@@ -53,7 +60,9 @@ class Method:
                 return f"{wire} bytes, the run's wire is {self.wire_moments or 'for none'}"
         except (CorruptPayload, UserMistake) as error:
             return str(error)
-        return ""
+        if self.gate is None:
+            return ""
+        return self.gate.refusal(decoded_of(self.wire_up, difference, size), public, pieces)
 
     def of_state(self) -> Method:
         """Return the way in which state merges: the weighted mean of its values, exact both ways.
@@ -68,4 +77,5 @@ class Method:
             wire_up=Wire.F32,
             wire_down=Wire.F32,
             wire_moments=None,
+            gate=None,
         )

@@ -41,7 +41,8 @@ class RebuiltFragments:
         store = FragmentStore(depot, layout, keep=config.durability.keep_snapshots)
         self._fragments = [Fragment(p) for p in range(len(layout.fragments))]
         self._files = _Past(store)
-        self._shard = shard_over(config, lambda: (layout, self._files), map)
+        config = config.model_copy(update={"sync": config.sync.model_copy(update={"gate": None})})
+        self._shard = shard_over(config, lambda: (layout, self._files), map)  # it has accepted all
         self._shard.seed({p: _first(store, p) for p in self._fragments})
         self._ordered: dict[Fragment, Merge] = {}
 
