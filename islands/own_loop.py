@@ -231,7 +231,9 @@ def _loss(given: Any) -> jax.Array | float:
     try:
         if getattr(given, "shape", ()) != ():
             raise TypeError
-        return given if isinstance(given, jax.Array) else float(given)
+        if isinstance(given, jax.Array):
+            return given
+        return float(given.detach() if foreign_arrays.is_tensor(given) else given)
     except (TypeError, ValueError):
         raise _mistake(
             "step", f"loss is {_shown(given)}; give one number, the mean over the step's tokens"
