@@ -43,7 +43,9 @@ def train() -> None:
         params = island.step(params, tokens, loss=value)  # 5: exchange what is due
 
 
-def updated(params, moments, batch, rate):
+def updated(
+    params: ap.Params, moments: optax.OptState, batch: jax.Array, rate: float
+) -> tuple[ap.Params, optax.OptState, jax.Array]:
     """Return parameters and moments after a step of Adam, and the loss before it."""
     value, gradients = jax.value_and_grad(loss)(params, batch)
     directions, moments = ADAM.update(gradients, moments)

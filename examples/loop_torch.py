@@ -7,6 +7,7 @@ It takes about a minute on two cores. `train` is the loop. The comments mark the
 single-machine loop run on islands.
 """
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, gelu, pad
@@ -66,7 +67,7 @@ def init(seed: int) -> dict[str, torch.Tensor]:
     return {name: leaf.detach() for name, leaf in Model().named_parameters()}
 
 
-def evaluate(params, batch) -> float:
+def evaluate(params: dict[str, torch.Tensor], batch: np.ndarray) -> float:
     """Return the mean loss of a held-out batch, int32 [batch, window + 1]."""
     tokens = torch.from_numpy(batch).long()
     with torch.no_grad():

@@ -3,6 +3,7 @@
 Modules:
 
     task              the user's task: initial parameters, loss and batches
+    stream_like       the protocol of a source of training data
     pickled_task      a task's function as text, for tasks that are defined in a notebook
     model             the built-in transformer
     built_in_init     its initial parameters, all or single leaves
@@ -27,6 +28,13 @@ Modules:
     trainable         the checks of a task's shapes before it is trained
     inner             the compiled training step
     precision         a loss in bfloat16 or float16 beside float32 parameters; remat
+    training_step     the step of a learner as a protocol: compiled, or by a loop of the user's own
+    own_loop          the island as such a loop has it: `join` and its handle
+    loop_thread       the thread of the loop, which takes turns with the learner
+    loop_inner        the training step that gives the loop a turn
+    loop_task         tasks that such a loop trains, with a model that need not be of JAX
+    parameter_tree    the form of the parameters, with which those of a loop are compared
+    foreign_arrays    arrays of NumPy and PyTorch beside those of JAX
     optimizer         AdamW and Muon: the direction of a step, and its rate
     optimizer_target  an optimizer of the user's own, on the learner's clock
     optimizer_checks  the checks of such an optimizer before it trains

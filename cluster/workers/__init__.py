@@ -6,6 +6,7 @@ step.
 
     island_process  a process that runs a learner on its own thread, and ends if that breaks
     assembly        construction of a learner from the configuration, slow parts first
+    loop_problems   the check of a task with a training loop of the user's own
     environment     environment variables of a process that computes
     step_timing     the time of a step, measured before a run starts
     evaluator       the initial model, and the held-out loss of the public fragments

@@ -278,15 +278,14 @@ def as_numpy(island: JoinedIsland) -> Params:
 
 
 def as_tensors(island: JoinedIsland) -> Params:
-    import torch
-
+    torch = pytest.importorskip("torch")
     return island.load({name: torch.zeros(leaf.shape) for name, leaf in init(0).items()})
 
 
 @pytest.mark.parametrize("first", [as_numpy, as_tensors])
 def test_arrays_that_change_in_place(begin: Begin, first: Callable[..., Params]) -> None:
     """A hand-in is of its step, though the loop goes on in the same memory."""
-    if first is as_tensors:
+    if first is as_tensors:  # on this thread, which may skip the test
         pytest.importorskip("torch")
     loop = Loop(added_in_place, first)
     looping = begin(loop)
