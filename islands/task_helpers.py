@@ -36,6 +36,7 @@ def text_task(
     eval_loss: Callable[..., Any] | None = None,
     embedding: Paths = ("embedding",),
     stacked: Paths = (),
+    frozen: Callable[[], Any] | None = None,
 ) -> Task:
     """Return the task of a model of text, on the corpus of the table `[data]`.
 
@@ -50,6 +51,7 @@ def text_task(
         eval_loss: As in `Task.eval_loss`.
         embedding: The beginnings of the paths of embeddings.
         stacked: The beginnings of the paths of leaves whose first axis stacks layers.
+        frozen: As in `Task.frozen`.
     """
 
     @cache
@@ -68,6 +70,7 @@ def text_task(
         embedding=lambda path: path.startswith(tuple(embedding)),
         eval_loss=eval_loss,
         init_state=None if init_state is None else _seeded(init_state),
+        frozen=frozen,
     )
 
 
@@ -81,6 +84,7 @@ def supervised_task(
     name: str = "supervised",
     init_state: Callable[[jax.Array], Any] | None = None,
     eval_loss: Callable[..., Any] | None = None,
+    frozen: Callable[[], Any] | None = None,
 ) -> Task:
     """Return the task of a model that maps inputs to targets, such as images to classes.
 
@@ -96,6 +100,7 @@ def supervised_task(
         name: The name in messages.
         init_state: A JAX key -> the state, if there is one (`Task.init_state`).
         eval_loss: As in `Task.eval_loss`.
+        frozen: As in `Task.frozen`.
     """
 
     @cache
@@ -114,6 +119,7 @@ def supervised_task(
         embedding=lambda path: False,
         eval_loss=eval_loss,
         init_state=None if init_state is None else _seeded(init_state),
+        frozen=frozen,
     )
 
 

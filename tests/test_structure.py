@@ -21,7 +21,7 @@ def trees() -> dict[str, tuple[str, ast.Module]]:
     found: dict[str, tuple[str, ast.Module]] = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
-            if "templates" not in path.parts:
+            if not {"templates", "examples"} & {*path.parts}:
                 text = path.read_text(encoding="utf-8")
                 found[path.relative_to(ROOT).as_posix()] = text, ast.parse(text)
     return found

@@ -1,7 +1,8 @@
 """Tasks of Equinox models.
 
-Floating-point arrays are parameters, and the values of `equinox.nn.State` are state. All else is
-static: each process makes it for itself. Other arrays are refused by their path.
+Floating-point arrays, of JAX or NumPy, are parameters, and the values of `equinox.nn.State` are
+state. All else is static: each process makes it for itself. Other arrays are refused by their
+path.
 
 State travels in float32. Booleans and integers, such as the counter of a `BatchNorm`, are rounded
 back to their types, so the mean of several islands has the type of each.
@@ -151,13 +152,14 @@ class _Structure:
         make, key = equinox.nn.make_with_state(make_model), jax.random.key(0)
 
         def trace() -> tuple[Any, Any]:
-            return _traced(equinox, make_model, key), _traced(equinox, make, key)
+            whole = equinox.filter_eval_shape(make_model, key)
+            return whole, equinox.filter_eval_shape(make, key)
 
         whole, (model, state) = asked(f"{setting} make_model", trace)
         arrays = {path: leaf for path, leaf in leaves_of(model).items() if _is_array(leaf)}
         wrong = [
             f"{setting} {path or 'the model'} is {leaf.dtype}{list(leaf.shape)}: only "
-            "floating-point arrays are trained; make it a NumPy array or a static field"
+            "floating-point arrays are trained; make it a static field, or compute it in the call"
             for path, leaf in arrays.items()
             if not jnp.issubdtype(leaf.dtype, jnp.floating)
         ]
@@ -191,7 +193,8 @@ class _Structure:
         model, like = self.abstract
         given, values = leaves_of(params), leaves_of(state)
         built = jax.tree_util.tree_map_with_path(
-            lambda keys, leaf: given[leaf_path(keys)] if _is_array(leaf) else leaf, model
+            lambda keys, leaf: jnp.asarray(given[leaf_path(keys)]) if _is_array(leaf) else leaf,
+            model,
         )
         typed = [_typed(values[path], leaf.dtype) for path, leaf in self.states]
         if evaluates:
@@ -215,18 +218,6 @@ class _Structure:
             path: jnp.asarray(leaf, jnp.float32)
             for (path, _), leaf in zip(self.states, leaves, strict=True)
         }
-
-
-def _traced(equinox: Any, make: Callable[[jax.Array], Any], key: jax.Array) -> Any:
-    """Return the result with shapes in place of JAX arrays; NumPy arrays stay as they are."""
-    static: list[Any] = []
-
-    def arrays(key: jax.Array) -> Any:
-        traced, rest = equinox.partition(make(key), equinox.is_array)
-        static.append(rest)
-        return traced
-
-    return equinox.combine(jax.eval_shape(arrays, key), static[0])
 
 
 def _is_array(leaf: Any) -> bool:

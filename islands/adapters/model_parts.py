@@ -98,7 +98,7 @@ def task_of(
 ) -> Task:
     """Return the task of a model's parts."""
     loss = _with_arguments(parts, has_frozen=FROZEN in named_arguments(parts.user_loss))
-    common: dict[str, Any] = {"name": name, "init_state": parts.init_state}
+    common: dict[str, Any] = {"name": name, "init_state": parts.init_state, "frozen": frozen}
     if data.examples is None or data.classes is None:
         task = text_task(parts.init, loss, data.spec, vocabulary=data.vocabulary, **common)
     else:
@@ -108,7 +108,6 @@ def task_of(
         task,
         embedding=parts.embeddings,
         stacked=lambda path: path.startswith(tuple(stacked)),
-        frozen=frozen,
     )
 
 
