@@ -1,0 +1,114 @@
+"""The examples and the tutorial "Your own model" on real Ray, as a reader runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.archipelago.test_own_model_tutorial import blocks, patched, script
+from tests.live.cli import MARK, ROOT, Place, place
+from tests.live.test_tutorials import environment, terminal, typed
+
+pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(900)]
+
+EXAMPLES = ROOT / "archipelago" / "examples"
+SCRIPTS = ("digits_jax", "digits_nnx", "digits_equinox", "lora")
+STEPS = 60
+
+
+def test_tutorial_own_model() -> None:
+    """The reader's own script trains, and the run's model is better than chance."""
+    alone, check, run = blocks("bash")
+    _, use = blocks("python")
+    with place() as here, terminal(here) as folder:
+        (folder / "train.py").write_text(script())
+        assert "loss on new images" in typed(here, folder, [alone])
+        for name, text in patched({"train.py": script()}, blocks("diff")[0]).items():
+            (folder / name).write_text(text)
+        assert "no problem was found" in typed(here, folder, [check])
+        typed(here, folder, [run])
+        summary = json.loads((folder / "first" / "summary.json").read_text())
+        assert summary["merges"] > 0
+        (folder / "use.py").write_text(use)
+        said = typed(here, folder, ["python use.py"])
+        assert accuracy(said) > 70, said
+        assert "loss on new images" in typed(here, folder, [alone]), "it still trains alone"
+
+
+def accuracy(text: str) -> int:
+    """Return the percentage of right images that an example prints last."""
+    return int(re.findall(r"(\d+)% of 1000", text)[-1])
+
+
+def test_notebook() -> None:
+    """All cells run in order in a kernel; the run of the notebook ends before its last cell."""
+    notebook = nbformat.read(EXAMPLES / "digits_notebook.ipynb", as_version=4)
+    with place() as here, terminal(here) as folder:
+        wanted = {**environment(here), "STEPS": str(STEPS), MARK: str(here.folder)}
+        client = NotebookClient(
+            notebook, timeout=600, resources={"metadata": {"path": str(folder)}}
+        )
+        with client.setup_kernel(env=wanted):
+            for number, cell in enumerate(notebook.cells):
+                client.execute_cell(cell, number)
+    printed = "".join(
+        output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ())
+    )
+    assert "held-out loss" in printed
+    assert accuracy(printed) > 20, printed
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the packages of the wheel, built from a copy of the source."""
+    folder = tmp_path_factory.mktemp("wheel")
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, names.split("\0")):
+        if name.partition("/")[0] not in ("tests", "docs", "runs") and (ROOT / name).is_file():
+            (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "source" / name).write_bytes((ROOT / name).read_bytes())
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    built = ["wheel", "--no-deps", "--wheel-dir", str(folder), str(folder / "source")]
+    subprocess.run([*pip, *built], check=True)
+    (found,) = folder.glob("archipelago_diloco-*.whl")
+    installed = ["install", "--no-deps", "--target", str(folder / "installed"), str(found)]
+    subprocess.run([*pip, *installed], check=True)
+    return folder / "installed"
+
+
+def of_wheel(here: Place, wheel: Path) -> Mapping[str, str]:
+    """Return an environment in which the packages are those of the wheel, not of the source."""
+    return {**os.environ, **here.environment, "PYTHONPATH": str(wheel)}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_example_runs_from_the_wheel_in_an_empty_directory(wheel: Path, name: str) -> None:
+    with place() as here, terminal(here) as folder:
+        variables = of_wheel(here, wheel)
+        where = "import archipelago; print(archipelago.__file__)"
+        found = subprocess.run(
+            [sys.executable, "-c", where],
+            cwd=folder, env=variables, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert Path(found.stdout.strip()).is_relative_to(wheel)
+        done = subprocess.run(
+            [sys.executable, "-m", f"archipelago.examples.{name}", str(STEPS)],
+            cwd=folder, env=variables, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert accuracy(done.stdout) > 20, done.stdout
+        (summary,) = (folder / "runs").glob("*/summary.json")
+        figures = json.loads(summary.read_text())
+        assert figures["heldout_loss"] < figures["initial_heldout_loss"]
+        if name == "lora":
+            assert figures["parameters"] == 4 * (64 + 128 + 128 + 128 + 128 + 10)
