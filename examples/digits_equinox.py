@@ -76,8 +76,8 @@ def task(data):
 
 def main():
     """Train, and try the model on new images."""
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else CONFIG["run"]["steps"]
-    with ap.Run(CONFIG, {"run.steps": steps}, task=task) as run:
+    overrides = {"run.steps": int(sys.argv[1])} if sys.argv[1:] else {}
+    with ap.Run(CONFIG, overrides, task=task) as run:
         run.start()
         result = run.wait(progress=True)
     model, state = ap.equinox_model(Model, result.parameters())

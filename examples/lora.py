@@ -113,13 +113,13 @@ def trained_base(steps=400):
 
 def main():
     """Train a base, adapt it on two islands, and try both on new images."""
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else CONFIG["run"]["steps"]
+    overrides = {"run.steps": int(sys.argv[1])} if sys.argv[1:] else {}
     with tempfile.TemporaryDirectory() as folder:
         path, base = Path(folder, "base.safetensors"), trained_base()
         save_file(base, path)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         options = {"task.options.base": str(path), "task.options.sha256": digest}
-        with ap.Run(CONFIG, {"run.steps": steps, **options}, task=task) as run:
+        with ap.Run(CONFIG, {**overrides, **options}, task=task) as run:
             run.start()
             result = run.wait(progress=True)
     leaves = result.parameters()

@@ -126,7 +126,9 @@ def test_missing_places_are_detected(cell: str, lost: list[Place]) -> None:
 def modules(package: str) -> list[Path]:
     """Return every module, except `__init__` and templates."""
     paths = sorted((ROOT / package).rglob("*.py"))
-    return [p for p in paths if p.name != "__init__.py" and not {"templates", "examples"} & {*p.parts}]
+    return [
+        p for p in paths if p.name != "__init__.py" and not {"templates", "examples"} & {*p.parts}
+    ]
 
 
 def told_in(package: Path) -> set[str]:

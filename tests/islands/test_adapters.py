@@ -127,6 +127,11 @@ def paths(first: str, norm: str, last: str, weight: str, scale: str) -> frozense
     return frozenset(found | {f"{last}/{weight}", f"{last}/bias"})
 
 
+def restored_by_linen(params: Mapping[str, Any], x: Any) -> jax.Array:
+    output: Any = LinenModel().apply(archipelago.linen_variables(params), x, train=False)
+    return output
+
+
 def restored_by_equinox(params: Mapping[str, Any], x: Any) -> jax.Array:
     model, state = archipelago.equinox_model(EquinoxModel, params)
     return equinox_logits(model, state, x, jax.random.key(0))[0]
@@ -153,7 +158,7 @@ LIBRARIES = {
             data,
             **EXAMPLES,
         ),
-        lambda params, x: LinenModel().apply(archipelago.linen_variables(params), x, train=False),
+        restored_by_linen,
         ("BatchNorm_0/mean", "BatchNorm_0/var"),
         lambda leaves, x: x @ leaves["params/Dense_0/kernel"] + leaves["params/Dense_0/bias"],
         paths("Dense_0", "BatchNorm_0", "Dense_1", "kernel", "scale"),
@@ -168,7 +173,12 @@ LIBRARIES = {
         paths("first", "norm", "last/0", "weight", "weight"),
     ),
 }
-SPEC = {"learning_rate": 0.02, "warmup_steps": 1, "horizon_steps": 100, "weight_decay": 0.0}
+SPEC: dict[str, Any] = {
+    "learning_rate": 0.02,
+    "warmup_steps": 1,
+    "horizon_steps": 100,
+    "weight_decay": 0.0,
+}
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -381,7 +391,7 @@ class Caches(nnx.Module):
         self.inner = NnxText(rngs)
         self.seen = nnx.Cache(jnp.zeros(3))
         self.constant = np.arange(3)
-        self.inner.bare = jnp.zeros(3)
+        self.bare = jnp.zeros(3)
 
 
 class Collects(flax.linen.Module):
@@ -399,7 +409,7 @@ class Integers(EquinoxText):
         self.table = jnp.arange(3)
 
 
-class Draws2(EquinoxText):
+class HasKey(EquinoxText):
     index: equinox.nn.StateIndex
 
     def __init__(self, key: jax.Array) -> None:
@@ -423,7 +433,7 @@ def plain(model: Any, batch: Any) -> jax.Array:
             [
                 "task nnx: seen is a variable of type Cache: only nnx.Param is trained",
                 "task nnx: constant is an array: only nnx.Param",
-                "task nnx: inner/bare is an array: only nnx.Param",
+                "task nnx: bare is an array: only nnx.Param",
             ],
         ),
         (
@@ -435,7 +445,7 @@ def plain(model: Any, batch: Any) -> jax.Array:
             ["task equinox: table is int32[3]: only floating-point arrays are trained"],
         ),
         (
-            lambda data: archipelago.equinox_task(Draws2, plain, data),
+            lambda data: archipelago.equinox_task(HasKey, plain, data),
             ["task equinox: index is state of type key<fry>: only numbers and booleans"],
         ),
         (
@@ -522,7 +532,7 @@ def test_state_of_other_types_keeps_them() -> None:
     leaves, _ = trained(task, 5)
     counter = leaves["state/norm/batch_counter"]
     assert (counter.dtype, float(counter)) == (np.float32, 5.0)
-    leaves["state/norm/batch_counter"] = np.float32(4.6)
+    leaves["state/norm/batch_counter"] = np.array(4.6, "f4")
     _, state = archipelago.equinox_model(EquinoxModel, leaves)
     assert int(jax.tree.leaves(state)[0]) == 5
     assert jax.tree.leaves(state)[0].dtype == jnp.int32
