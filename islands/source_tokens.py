@@ -70,7 +70,8 @@ def _places(document: DocumentFile, start: float, stop: float) -> tuple[int, int
     if document.is_lines:
         return document.place_at(start), document.place_at(stop)
     count = document.table.valid(Damage(skip=True))
-    first, last = (_row(document.table, round(share * count)) for share in (start, stop))
+    first = 0 if start == 0 else _row(document.table, round(start * count))
+    last = document.extent() if stop == 1 else _row(document.table, round(stop * count))
     return first, last
 
 

@@ -124,7 +124,7 @@ def tokenize(
     index = written(plan, out, report)
     if as_json:
         result = {
-            "out": out,
+            "out": str(out),
             "documents": index.documents,
             "tokens": index.tokens,
             "vocabulary": index.vocabulary,

@@ -94,28 +94,30 @@ def lines(
     Errors: `OSError`; the errors of `Damage.found`.
     """
     with file.open("rb") as stream:
-        place, rest, too_large = stream.seek(start), b"", False
+        place, line_start = stream.seek(start), start
+        rest, skipping, skipped = list[bytes](), False, 0
         while place < stop and (read := stream.read(min(PIECE_BYTES, stop - place))):
             place += len(read)
-            parts = (rest + read).split(b"\n")
-            rest = parts.pop()
+            head, newline, tail = read.rpartition(b"\n")
             found = list[tuple[int, bytes]]()
-            position = place - len(rest) - sum(len(part) + 1 for part in parts)
-            for number, part in enumerate(parts):
-                position += len(part) + 1
-                if too_large and number == 0:
-                    too_large = False  # the end of a line that is damage already
-                elif part.strip():
-                    found.append((position, part))
+            for line in b"".join([*rest, head]).split(b"\n") if newline else []:
+                begin, line_start = line_start, line_start + skipped + len(line) + 1
+                if skipping:  # the end of a line that is damage already
+                    skipping, skipped = False, 0
+                elif len(line) > LARGEST_DOCUMENT_BYTES:
+                    _too_large(file, begin, damage)
+                elif line.strip():
+                    found.append((line_start, line))
             if found:
                 yield found
-            if too_large:
-                rest = b""
-            elif len(rest) > LARGEST_DOCUMENT_BYTES:
-                _too_large(file, place - len(rest), damage)
-                rest, too_large = b"", True
-        if rest.strip() and not too_large:
-            yield [(place, rest)]
+            rest = [tail] if newline else [*rest, tail]
+            if not skipping and place - line_start > LARGEST_DOCUMENT_BYTES:
+                _too_large(file, line_start, damage)
+                skipping = True
+            if skipping:
+                skipped, rest = skipped + sum(map(len, rest)), []
+        if not skipping and (line := b"".join(rest)).strip():
+            yield [(place, line)]
 
 
 def _too_large(file: SourceFile, begins: int, damage: Damage) -> None:

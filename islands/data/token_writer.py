@@ -58,13 +58,16 @@ class TokenizePlan:
 
     @property
     def digest(self) -> str:
-        """A digest of everything that the content of the directory depends on."""
+        """A digest of everything that the content of the directory depends on.
+
+        The treatment of damage is no part of it: a call that stopped at damage can be continued
+        with `skip_damaged`.
+        """
         facts = [
             self.vocabulary,
             self.end_token,
             hashlib.sha256(self.tokenizer or b"").hexdigest(),
             self.shard_tokens,
-            self.skip_damaged,
             self.trained,
             [(*identity(each.file), each.column, each.tokens) for each in self.files],
         ]
@@ -124,7 +127,12 @@ def written(plan: TokenizePlan, out: Path, report: Report) -> TokenIndex:
     with _alone(work):
         progress = _begun(plan, work)
         damage = Damage(plan.skip_damaged, Counter(progress.left_out))
-        _continue(plan, work, progress, damage, report)
+        try:
+            _continue(plan, work, progress, damage, report)
+        except UserMistake:
+            if not progress.shards:
+                _remove(work)
+            raise
         if not progress.tokens:
             found = damage.text or "there are none"
             _remove(work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -84,6 +85,20 @@ def test_first_run() -> None:
         assert "model.safetensors" in left
         assert "no problem was found, and nothing was started" in said
         assert "did you mean every?" in said
+
+
+@pytest.mark.long
+def test_own_corpus() -> None:
+    make, look, encode, configure, train, mix = blocks("own-corpus.md")
+    with place() as here, terminal(here) as folder:
+        seen = typed(here, folder, [make, look, encode])
+        assert "problem" not in seen
+        assert "the task needs a vocabulary of at least 2,048" in seen
+        printed = typed(here, folder, [configure, train, mix])
+        assert printed.count("no problem was found, and nothing was started") == 2
+        summary = json.loads((folder / "first" / "summary.json").read_text())
+        assert summary["initial_heldout_loss"] == pytest.approx(math.log(2048), rel=0.01)
+        assert summary["heldout_loss"] < summary["initial_heldout_loss"] - 0.5
 
 
 @pytest.mark.long
