@@ -114,14 +114,22 @@ class MixedCorpus:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the source of each position, and its place in that source's endless order."""
         repetitions, places = np.divmod(positions, PATTERN)
-        mixed = np.empty_like(places)
-        for repetition in np.unique(repetitions):
+        sources, inside = np.empty_like(places), np.empty_like(places)
+        for repetition in np.unique(repetitions).tolist():
             is_here = repetitions == repetition
-            order = (seed, ORDER, use, int(repetition))
-            mixed[is_here] = permuted(places[is_here], PATTERN, order)
-        sources = np.searchsorted(self._firsts, mixed, "right") - 1
-        inside = repetitions * self._counts[sources] + mixed - self._firsts[sources]
+            order, ranks = self._pattern((seed, ORDER, use, repetition))
+            sources[is_here] = here = order[places[is_here]]
+            inside[is_here] = repetition * self._counts[here] + ranks[places[is_here]]
         return sources, inside
+
+    def _pattern(self, seed: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the source of each place of a pattern, and how many places it had before."""
+        mixed = permuted(np.arange(PATTERN), PATTERN, seed)
+        order = np.searchsorted(self._firsts, mixed, "right") - 1
+        ranks = np.empty_like(order)
+        for source, count in enumerate(self._counts.tolist()):
+            ranks[order == source] = np.arange(count)
+        return order, ranks
 
 
 class HeldOutMixture(Sequence[Any]):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -21,6 +21,8 @@ from islands.trainable import of_loss, shapes_of
 from tests.given import data_spec, sums
 
 SPEC = ModelSpec(width=16, layers=2, heads=2, hidden=32)
+LOGITS = jax.jit(partial(model.logits, SPEC))
+LOSS = jax.jit(partial(model.loss, SPEC))
 
 
 @pytest.fixture(autouse=True)
@@ -51,15 +53,15 @@ def test_no_position_sees_another_document() -> None:
     params, length = varied(), 24
     tokens = np.array([[*range(10, 20), 0, *range(30, 38), 0, *range(50, 54)]], np.int32)
     segments = segments_of(with_segments(tokens, 0))
-    scores = model.logits(SPEC, params, jnp.asarray(tokens), jnp.asarray(segments))
-    plain = model.logits(SPEC, params, jnp.asarray(tokens))
+    scores = LOGITS(params, tokens, segments)
+    plain = LOGITS(params, tokens)
     for document in range(3):
         inside = segments[0] == document
         other = np.where(inside, tokens, (tokens + 7) % 100)
-        changed = model.logits(SPEC, params, jnp.asarray(other), jnp.asarray(segments))
+        changed = LOGITS(params, other, segments)
         np.testing.assert_array_equal(changed[0, inside], scores[0, inside])
         if document:
-            leaky = model.logits(SPEC, params, jnp.asarray(other))
+            leaky = LOGITS(params, other)
             assert np.abs(leaky[0, inside] - plain[0, inside]).max() > 1e-3
         assert np.abs(changed[0, ~inside] - scores[0, ~inside]).max() > 1e-3
     first = np.arange(length) < 11
@@ -70,34 +72,35 @@ def test_document_in_a_packed_window_scores_like_the_document_alone() -> None:
     """Rotary positions are relative, so the place in the window does not matter."""
     params = varied()
     tokens = np.array([[*range(10, 20), 0, *range(30, 43)]], np.int32)
-    segments = jnp.asarray(segments_of(with_segments(tokens, 0)))
-    packed = model.logits(SPEC, params, jnp.asarray(tokens), segments)
-    alone = model.logits(SPEC, params, jnp.asarray(tokens[:, 11:]))
+    segments = segments_of(with_segments(tokens, 0))
+    packed = LOGITS(params, tokens, segments)
+    alone = LOGITS(params, tokens[:, 11:])
     np.testing.assert_allclose(packed[:, 11:], alone, rtol=1e-3, atol=1e-4)
 
 
 def test_one_document_has_the_loss_of_a_batch_without_segments() -> None:
     params = varied()
     windows = np.arange(40, dtype=np.int32).reshape(2, 20) + 1
-    whole = model.loss(SPEC, params, jnp.asarray(windows))
-    batch = jax.tree.map(jnp.asarray, with_segments(windows, 0))
-    assert model.loss(SPEC, params, batch) == whole
+    whole = LOSS(params, windows)
+    assert LOSS(params, with_segments(windows, 0)) == whole
 
 
 def test_task_trains_on_segments_if_they_are_wanted(tmp_path: Path) -> None:
-    data = data_spec(str(sums(tmp_path / "texts")), window=512, lease_windows=8, heldout_percent=25)
+    data = data_spec(
+        str(sums(tmp_path / "texts")), window=4096, lease_windows=4, heldout_percent=25
+    )
     task = language_model("tiny", SPEC, replace(data, separate_documents=True))
-    stream = task.stream(8)
+    stream = task.stream(4)
     stream.add(Lease(0))
     batch = stream.next()
     assert {name: array.shape for name, array in batch.items()} == {
-        "tokens": (8, 513),
-        "segments": (8, 513),
+        "tokens": (4, 4097),
+        "segments": (4, 4097),
     }
     assert batch["segments"].max() >= 1, "a window has the end of a file"
-    assert task.tokens(batch) == 8 * 512
-    assert of_loss(task, shapes_of(task), task.heldout(4)[0]) == []
-    plain = language_model("tiny", SPEC, data).stream(8)
+    assert task.tokens(batch) == 4 * 4096
+    assert of_loss(task, shapes_of(task), task.heldout(1)[0]) == []
+    plain = language_model("tiny", SPEC, data).stream(4)
     plain.add(Lease(0))
     np.testing.assert_array_equal(plain.next(), batch["tokens"])
 

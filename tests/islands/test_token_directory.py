@@ -114,10 +114,10 @@ def test_a_killed_call_continues_and_makes_the_same_directory(lines: Path, tmp_p
     """The process is killed when it has written its first shards."""
     source = tmp_path / "many"
     source.mkdir()
-    text = (lines / "0.jsonl").read_text() * 30
-    for number in range(6):
+    text = (lines / "0.jsonl").read_text() * 10
+    for number in range(12):
         (source / f"{number}.jsonl").write_text(text.replace("<0>", f"<{number}>"))
-    size = ["--shard-tokens", "20000", "--json"]
+    size = ["--shard-tokens", "8000", "--json"]
     options = ["--column", "text", "--train-vocab", "500", *size]
     environment = {**os.environ, "RAYON_NUM_THREADS": "1"}
     whole, out = tmp_path / "whole", tmp_path / "out"
@@ -355,7 +355,7 @@ def opened(path: Path) -> tuple[int, float, int]:
     return int(tokens), float(took_s), int(kib)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_500_links_to_a_shard_open_as_fast_and_as_small_as_one(tmp_path: Path) -> None:
     """The corpus has 50 GB: a shard of 100 MB, hard-linked 500 times."""
     from islands.data.token_index import TokenShard
