@@ -95,7 +95,7 @@ class ConnectedRun(RunHandle):
         Args:
             path: A new folder, or for safetensors a new name that ends with `.safetensors`.
             at: The step of the model; by default the newest one.
-            format: `"safetensors"` or `"orbax"`.
+            format: `"safetensors"`, `"orbax"`, or for Gemma models `"hf"`.
         """
         from cluster.launch.export import ExportFormat, export
 

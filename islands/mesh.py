@@ -1,13 +1,15 @@
 """An island's devices as a mesh, and the placement of a task's arrays on it.
 
-A mesh has three axes. Over `data` parameters are repeated. Over `fsdp` they are split, and gathered
-for each step. Over `tensor` a task splits the work of its layers, if it defines how. The batch is
-split over the first two. A fragment in its flat form is split over all devices in their order, in
-whole quantization blocks, on any mesh. So each host has one range of it.
+A mesh has four axes. Over `data` parameters are repeated. Over `fsdp` they are split, and gathered
+for each step. Over `tensor` a task splits the work of its layers, and over `expert` their experts,
+if it defines how. The batch is split over all axes but `tensor`. A fragment in its flat form is
+split over all devices in their order, in whole quantization blocks, on any mesh. So each host has
+one range of it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 from functools import cached_property
@@ -23,11 +25,10 @@ from coordinator.fragments import Flat
 from coordinator.parts import Split
 from islands.mesh_shape import (
     AXES,
-    DATA,
-    FSDP,
+    BATCH_AXES,
     FSDP_OVER_ALL,
-    OPEN,
     MeshShape,
+    filled_in,
     misfits,
 )
 from islands.task import Batch, Params, Task, leaf_path
@@ -63,7 +64,7 @@ class Devices:
         self.shape = shape.over(len(found))
         self.mesh = Mesh(np.asarray(found).reshape(astuple(self.shape)), AXES)
         self.everywhere = NamedSharding(self.mesh, PartitionSpec())
-        self.batch = NamedSharding(self.mesh, PartitionSpec((DATA, FSDP)))
+        self.batch = NamedSharding(self.mesh, PartitionSpec(BATCH_AXES))
         self.flat = NamedSharding(self.mesh, PartitionSpec(AXES))
         self._paths = jax.tree_util.tree_flatten_with_path(task.shapes)
         if problems := misfits(task, self.shape):
@@ -101,18 +102,7 @@ class Devices:
 
         Without a spec, all axes are open.
         """
-        parts: list[Any] = [*(spec if spec is not None else [OPEN] * len(shape))]
-        ways = self.sizes[FSDP]
-        free = [
-            i for i, part in enumerate(parts) if part is OPEN and shape[i] and not shape[i] % ways
-        ]
-        split = max(free, key=lambda i: shape[i], default=None)
-        return PartitionSpec(
-            *(
-                FSDP if i == split else None if part is OPEN else part
-                for i, part in enumerate(parts)
-            )
-        )
+        return filled_in(shape, spec, self.sizes)
 
     @property
     def params(self) -> Params:
@@ -142,7 +132,7 @@ class Devices:
     @property
     def ways(self) -> int:
         """The number of parts in which a batch is split."""
-        return self.sizes[DATA] * self.sizes[FSDP]
+        return math.prod(self.sizes[name] for name in BATCH_AXES)
 
     def check_batch(self, windows: int) -> None:
         """Check that a batch of that many windows can be split evenly.

@@ -13,7 +13,9 @@ from jax.sharding import PartitionSpec
 from coordinator.errors import UserMistake
 from islands.task import Task, leaf_path
 
-DATA, FSDP, TENSOR = AXES = ("data", "fsdp", "tensor")
+DATA, FSDP, TENSOR, EXPERT = AXES = ("data", "fsdp", "tensor", "expert")
+BATCH_AXES = (DATA, FSDP, EXPERT)
+"""The axes over which a batch is split."""
 REST = -1
 """A size that stands for the devices that the other axes leave over."""
 OPEN = PartitionSpec.UNCONSTRAINED
@@ -30,9 +32,12 @@ class MeshShape:
     """Devices over which parameters are split."""
     tensor: int
     """Devices over which a task splits the work of its layers."""
+    expert: int = 1
+    """Devices over which a task splits the experts of its layers."""
 
     def __str__(self) -> str:
-        return "{" + ", ".join(f"{name} = {size}" for name, size in self.sizes.items()) + "}"
+        shown = {n: size for n, size in self.sizes.items() if n != EXPERT or size != 1}
+        return "{" + ", ".join(f"{name} = {size}" for name, size in shown.items()) + "}"
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -86,6 +91,22 @@ def _misfit(mesh: MeshShape, path: str, shape: tuple[int, ...], spec: PartitionS
 
 
 FSDP_OVER_ALL = MeshShape(data=1, fsdp=REST, tensor=1)
+
+
+def filled_in(
+    shape: tuple[int, ...], spec: PartitionSpec | None, sizes: Mapping[str, int]
+) -> PartitionSpec:
+    """Return the spec with its largest divisible open axis split over fsdp.
+
+    Without a spec, all axes are open. `sizes`: the number of devices along each axis.
+    """
+    parts: list[Any] = [*(spec if spec is not None else [OPEN] * len(shape))]
+    ways = sizes[FSDP]
+    free = [i for i, part in enumerate(parts) if part is OPEN and shape[i] and not shape[i] % ways]
+    split = max(free, key=lambda i: shape[i], default=None)
+    return PartitionSpec(
+        *(FSDP if i == split else None if part is OPEN else part for i, part in enumerate(parts))
+    )
 
 
 def names_of(part: Any) -> tuple[str, ...]:

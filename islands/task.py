@@ -26,6 +26,7 @@ from islands.corpus import Corpus, Stream
 from islands.corpus_reader import read_corpus
 from islands.data.mixture import MixedCorpus
 from islands.data.segments import predicted
+from islands.gemma import presets as gemma
 from islands.model import ModelSpec
 from islands.model_decoder import text_model
 from islands.pickled_task import load_pickled
@@ -212,10 +213,10 @@ def load_task(
     data: DataSpec,
     pickled: str | None = None,
 ) -> Task:
-    """Return the task of the table `[task]`: a preset of `PRESETS`, or a user's own function.
+    """Return the task of the table `[task]`: a preset, or a user's own function.
 
-    A preset's options are the fields of `ModelSpec`; a target's are its own keyword arguments.
-    `pickled`: the function itself (`islands.pickled_task`); `target` is then only its name.
+    A preset's options are the fields of `ModelSpec` or `GemmaSpec`, a target's its own keyword
+    arguments. `pickled`: the function itself (`islands.pickled_task`); `target` only names it.
 
     Errors: `UserMistake` if there is no such preset, module, attribute or option, or if the pickled
     function cannot be loaded.
@@ -227,8 +228,11 @@ def load_task(
         )
     if target is not None:
         return _call(target, options, data, pickled)
-    if preset is None or preset not in PRESETS:
-        raise UserMistake(f"task.preset = {preset!r}: {_nearest(str(preset), [*PRESETS])}")
+    if preset is None or gemma.is_gemma(preset):
+        return attribute_of("task.preset", gemma.TASK)(preset, options, data)
+    if preset not in PRESETS:
+        known_presets = [*PRESETS, *gemma.PRESETS]
+        raise UserMistake(f"task.preset = {preset!r}: {_nearest(preset, known_presets)}")
     spec = PRESETS[preset]
     known = {field.name: type(getattr(spec, field.name)) for field in fields(spec)}
     wrong = [

@@ -14,7 +14,7 @@ from cluster.storage import runs
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
 
-FORMATS = ("safetensors", "orbax")
+FORMATS = ("safetensors", "orbax", "hf")
 
 
 def export(
@@ -30,21 +30,22 @@ def export(
         typer.Option("--at", metavar="T", help="The model at this step; the newest by default."),
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="safetensors or orbax.")
+        str, typer.Option("--format", metavar="FORMAT", help="safetensors, orbax or hf.")
     ] = FORMATS[0],
     address: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Write the model of a run, live or ended, as a safetensors file or an Orbax checkpoint.
+    """Write the model of a run, live or ended, to a safetensors file, for Orbax or transformers.
 
-    The arrays have the task's own leaf paths, and `task.init_from` reads both formats back.
+    The arrays have the task's own leaf paths, and `task.init_from` reads safetensors and orbax
+    back. The format hf is a folder that transformers reads, for Gemma models.
     Nothing is overwritten. A step other than 0 and the last one needs the contributions, which a
     run keeps with `durability.keep_contributions = true`.
 
     Example: archipelago export runs/demo demo.safetensors
     """
     if form not in FORMATS:
-        raise UserMistake(f"--format {form}: not known; there are {' and '.join(FORMATS)}")
+        raise UserMistake(f"--format {form}: not known; there are {', '.join(FORMATS)}")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the accelerators belong to the islands
     found = runs.reach(name, address)
     if isinstance(found, runs.Live):

@@ -15,6 +15,7 @@ from archipelago.cli.data import data
 from archipelago.cli.doctor import doctor
 from archipelago.cli.export import export
 from archipelago.cli.manifest import manifest
+from archipelago.cli.model import model
 from archipelago.cli.options import FAILED, INTERRUPTED, MISTAKEN, app
 from archipelago.cli.planning import plan
 from archipelago.cli.replay import replay
@@ -30,7 +31,7 @@ from coordinator.errors import ArchipelagoError, UserMistake
 
 for command in (
     init, demo, run, submit, status, top, scale, drain, save, export, stop, chaos, replay, report,
-    trace, simulate, plan, study, dashboards, doctor,
+    trace, simulate, plan, study, model, dashboards, doctor,
 ):  # fmt: skip
     app.command()(command)
 app.command()(audit)

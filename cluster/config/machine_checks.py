@@ -89,7 +89,7 @@ def meshes_can_be(config: Config) -> Iterator[Problem]:
     """Check that at most one axis of a mesh is -1, and that CPU hosts share its devices evenly."""
     for where, machines in _machines(config):
         mesh, hosts = machines.mesh, machines.hosts
-        sizes = {"data": mesh.data, "fsdp": mesh.fsdp, "tensor": mesh.tensor}
+        sizes = mesh.model_dump()
         if len(free_axes := [name for name, size in sizes.items() if size == -1]) > 1:
             axes = " and ".join(free_axes)
             yield Problem(f"{where}.mesh", f"{axes} are both -1, the rest; give one a size")
@@ -113,7 +113,7 @@ def meshes_can_be(config: Config) -> Iterator[Problem]:
 def batches_divide(config: Config) -> Iterator[Problem]:
     """Check that a batch splits evenly into parts, and over the data and fsdp axes of its mesh."""
     for number, group in enumerate(config.islands):
-        splits = group.mesh.data * group.mesh.fsdp
+        splits = group.mesh.splits
         parts = group.accumulate * (1 if group.mesh.devices is None else splits)
         if group.accumulate > 1 and group.batch_size % parts:
             yield Problem(

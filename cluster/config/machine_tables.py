@@ -34,12 +34,19 @@ class MeshConfig(Table):
     """Devices along the axis over which parameters are split; each step gathers them."""
     tensor: MeshSize = 1
     """Devices along the axis over which the task splits its layers."""
+    expert: MeshSize = 1
+    """Devices along the axis over which the task splits the experts of its layers."""
 
     @property
     def devices(self) -> int | None:
         """The number of devices; None if one axis is -1, so that the machine decides."""
-        sizes = (self.data, self.fsdp, self.tensor)
+        sizes = (self.data, self.fsdp, self.tensor, self.expert)
         return None if -1 in sizes else math.prod(sizes)
+
+    @property
+    def splits(self) -> int:
+        """The number of parts of a batch; negative if an axis is -1."""
+        return self.data * self.fsdp * self.expert
 
 
 class Machines(Table):
@@ -50,7 +57,7 @@ class Machines(Table):
     spread: bool = False
     """Put each host on a node of its own; otherwise Ray packs them on as few nodes as possible."""
     mesh: Annotated[MeshConfig, BeforeValidator(with_the_rest)] = MeshConfig()
-    """Sizes of the mesh axes data, fsdp and tensor.
+    """Sizes of the mesh axes data, fsdp, tensor and expert.
 
     A missing axis has size 1, but a missing fsdp takes all devices that the others leave, unless
     one of those is -1.

@@ -139,7 +139,7 @@ def with_the_rest(mesh: object) -> object:
     if not isinstance(mesh, dict):
         return mesh
     given: dict[str, object] = mesh
-    return {"data": 1, "fsdp": 1 if -1 in given.values() else -1, "tensor": 1, **given}
+    return {"data": 1, "fsdp": 1 if -1 in given.values() else -1, "tensor": 1, "expert": 1, **given}
 
 
 def mesh_size(value: int) -> int:

@@ -1,4 +1,4 @@
-"""The model of a run, written as a safetensors file or as an Orbax checkpoint, or returned.
+"""The model of a run, written as a file, a checkpoint or a folder for transformers, or returned.
 
 The newest model of a live run comes from its fleet, as `archipelago save` has it. All others come
 from the files of the run.
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cluster.fleet.results import save_to
+from cluster.launch.hf_export import spec_of_run, write_transformers
 from cluster.launch.run_model import model_of
 from cluster.storage import runs
 from coordinator.errors import UserMistake
@@ -33,6 +34,8 @@ class ExportFormat(StrEnum):
 
     SAFETENSORS = "safetensors"
     ORBAX = "orbax"
+    HF = "hf"
+    """A folder for `from_pretrained` of transformers, for Gemma models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,9 @@ def export(
     try:
         if kind is ExportFormat.ORBAX:
             write_orbax(out, parameters(found, at, name=name))
+        elif kind is ExportFormat.HF:
+            spec = spec_of_run(_directory(found, name))
+            write_transformers(out, spec, parameters(found, at, name=name))
         elif isinstance(found, runs.Live) and at is None:
             from cluster.launch.client import save
 

@@ -1,0 +1,193 @@
+"""The forward pass of a Gemma model: tokens to logits, and the loss.
+
+Each section of layers is one `lax.scan` over its periods, for example over groups of five local
+layers and a global one. Layers after the last whole period follow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from islands.gemma import experts, layers
+from islands.gemma.layers import KeysValues, Positions
+from islands.gemma.parameters import GemmaParams
+from islands.gemma.spec import SHARED, GemmaSpec, Section
+from islands.model import UNROLLED_LAYERS
+
+Frozen: TypeAlias = Mapping[str, Any]
+"""The arrays that are never trained: `layer_scalars`, float32 [L]."""
+LAYER_SCALARS = "layer_scalars"
+
+
+class GemmaOutput(NamedTuple):
+    """The result of a forward pass."""
+
+    logits: jax.Array
+    """Scores of the next token after each position, float32 [B, T, V]."""
+    balance: jax.Array
+    """Load-balance loss, the mean of all layers; 0 without experts."""
+
+
+class _Carry(NamedTuple):
+    """The values that go from layer to layer."""
+
+    x: jax.Array
+    """The residual stream, [B, T, D]."""
+    kept: dict[str, KeysValues]
+    """Keys and values of the last layer of each kind, if later layers share them."""
+    balance: jax.Array
+    """Sum of the load-balance losses."""
+
+
+class _LayerInputs(NamedTuple):
+    """The inputs of some layers beside the residual stream."""
+
+    stacks: Mapping[str, Any]
+    """Parameters of each kind of layer, stacked."""
+    scalars: jax.Array | None
+    """The layer scalars."""
+    own: jax.Array | None
+    """The inputs of the layers' own embeddings, [layers, B, T, P]."""
+
+
+def forward(
+    spec: GemmaSpec, params: GemmaParams, tokens: jax.Array, frozen: Frozen | None = None
+) -> GemmaOutput:
+    """Compute the logits for int tokens [B, T].
+
+    `frozen`: the constants of the layers; None: all are one.
+    """
+    dtype = jnp.dtype(spec.compute_dtype)
+    x = layers.embed(params["embedding"], tokens, dtype)
+    own = None
+    if spec.per_layer_size:
+        per_layer = layers.per_layer_inputs(spec, params["per_layer"], x, tokens)
+        own = jnp.moveaxis(per_layer, 2, 0)
+    scalars = None if frozen is None else jax.lax.stop_gradient(frozen[LAYER_SCALARS])
+    where = {kind: layers.positions(spec, kind, tokens.shape[1]) for kind in {*spec.kinds}}
+    kept = _blank(spec, x) if spec.shared_kv_layers else {}
+    carry = _Carry(x, kept, jnp.float32(0))
+    for section in spec.sections:
+        end = section.first + len(section.kinds)
+        inputs = _LayerInputs(
+            params[section.name],
+            None if scalars is None else scalars[section.first : end],
+            None if own is None else own[section.first : end],
+        )
+        carry = _section(spec, section, carry, inputs, where)
+    x = layers.norm(spec, carry.x, params["norm"])
+    table = jnp.asarray(params["embedding"]).astype(dtype)
+    logits = jnp.einsum("btd,vd->btv", x, table, preferred_element_type=jnp.float32)
+    return GemmaOutput(layers.capped(spec, logits), carry.balance / spec.layers)
+
+
+def cross_entropy(
+    spec: GemmaSpec, params: GemmaParams, batch: jax.Array, frozen: Frozen | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Return the mean nats per predicted token of windows [B, T + 1], and the load-balance loss.
+
+    Each position predicts its successor.
+    """
+    logits, balance = forward(spec, params, batch[:, :-1], frozen)
+    right = jnp.take_along_axis(logits, batch[:, 1:, None], axis=-1)[..., 0]
+    return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - right), balance
+
+
+def _blank(spec: GemmaSpec, x: jax.Array) -> dict[str, KeysValues]:
+    """Return keys and values of zeros, which the first layer of each kind replaces."""
+    found: dict[str, KeysValues] = {}
+    for kind in dict.fromkeys(spec.kinds):
+        heads = spec.heads_of(kind)
+        zeros = jnp.zeros((*x.shape[:2], heads.keys, heads.size), x.dtype)
+        found[kind] = KeysValues(zeros, zeros)
+    return found
+
+
+def _section(
+    spec: GemmaSpec,
+    section: Section,
+    carry: _Carry,
+    inputs: _LayerInputs,
+    where: Mapping[str, Positions],
+) -> _Carry:
+    """Compute the layers of a section: a scan over whole periods, then the rest."""
+
+    def some(kinds: Sequence[str], carry: _Carry, inputs: _LayerInputs) -> _Carry:
+        for number, kind in enumerate(kinds):
+            row = kinds[:number].count(kind)
+            layer = jax.tree.map(lambda leaf, row=row: leaf[row], inputs.stacks[kind])
+            scalar = None if inputs.scalars is None else inputs.scalars[number]
+            own = None if inputs.own is None else inputs.own[number]
+            carry = _layer(spec, section.name, kind, carry, layer, where[kind], scalar, own)
+        return carry
+
+    period, turns = section.kinds[: section.period], section.turns
+
+    def body(carry: _Carry, inputs: _LayerInputs) -> tuple[_Carry, None]:
+        return some(period, carry, inputs), None
+
+    repeated, rest = _parted(section, inputs)
+    if spec.remat:
+        body = jax.checkpoint(body, prevent_cse=False)
+    unroll = min(turns, max(1, UNROLLED_LAYERS // section.period))
+    carry, _ = jax.lax.scan(body, carry, repeated, length=turns, unroll=unroll)
+    return some(section.rest, carry, rest) if section.rest else carry
+
+
+def _parted(section: Section, inputs: _LayerInputs) -> tuple[_LayerInputs, _LayerInputs]:
+    """Return the inputs of the whole periods, [turns, layers of a period, ...], and of the rest."""
+    turns, period = section.turns, section.kinds[: section.period]
+
+    def repeated(tree: Any, each: int) -> Any:
+        return jax.tree.map(
+            lambda leaf: leaf[: turns * each].reshape(turns, each, *leaf.shape[1:]), tree
+        )
+
+    def behind(tree: Any, each: int) -> Any:
+        return jax.tree.map(lambda leaf: leaf[turns * each :], tree)
+
+    parts = [
+        _LayerInputs(
+            {kind: cut(stack, period.count(kind)) for kind, stack in inputs.stacks.items()},
+            cut(inputs.scalars, len(period)),
+            cut(inputs.own, len(period)),
+        )
+        for cut in (repeated, behind)
+    ]
+    return parts[0], parts[1]
+
+
+def _layer(
+    spec: GemmaSpec,
+    section: str,
+    kind: str,
+    carry: _Carry,
+    layer: Any,
+    where: Positions,
+    scalar: jax.Array | None,
+    own: jax.Array | None,
+) -> _Carry:
+    """Compute one layer."""
+    x, kept, cost = carry
+    layer = jax.tree.map(lambda leaf: leaf.astype(x.dtype) if leaf.ndim > 1 else leaf, layer)
+    attention, mlp = layer["attention"], layer["mlp"]
+    normed = layers.norm(spec, x, attention["norm"])
+    shared = kept[kind] if section == SHARED else None
+    mixed, used = layers.attend(spec, attention, normed, spec.heads_of(kind), where, shared)
+    if kept:
+        kept = {**kept, kind: used}
+    x = x + layers.norm(spec, mixed, attention["post_norm"])
+    hidden = layers.mlp(mlp, layers.norm(spec, x, mlp["norm"]))
+    if spec.experts:
+        hidden, balance = experts.feed_forward(spec, layer["experts"], x, hidden)
+        cost = cost + balance
+    x = x + layers.norm(spec, hidden, mlp["post_norm"])
+    if own is not None:
+        x = layers.add_per_layer(spec, layer["per_layer"], x, own)
+    if scalar is not None:
+        x = x * scalar.astype(x.dtype)
+    return _Carry(x, kept, cost)
