@@ -67,7 +67,7 @@ TABLES = ("embedding", "per_layer/embedding")
 """The leaves whose rows are tokens in both; they are not transposed."""
 
 
-class Part(Enum):
+class TensorPart(Enum):
     """The part of a tensor of transformers that is a leaf of ours."""
 
     WHOLE = auto()
@@ -78,7 +78,7 @@ class Part(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorPlace:
     """The place of a leaf, or of one of its rows, in the tensors of transformers."""
 
     path: str
@@ -91,18 +91,20 @@ class Place:
     """Shape of the tensor."""
     transposed: bool
     """Whether its last two axes are exchanged."""
-    part: Part
+    part: TensorPart
 
     def take(self, tensor: NDArray[Any]) -> NDArray[np.float32]:
         """Return our leaf, or its row, from the tensor."""
-        if self.part is not Part.WHOLE:
+        if self.part is not TensorPart.WHOLE:
             half = self.shape[-2] // 2
-            tensor = tensor[..., half:, :] if self.part is Part.SECOND else tensor[..., :half, :]
+            tensor = (
+                tensor[..., half:, :] if self.part is TensorPart.SECOND else tensor[..., :half, :]
+            )
         tensor = np.asarray(tensor, np.float32)
         return tensor.swapaxes(-1, -2) if self.transposed else tensor
 
 
-def places(spec: GemmaSpec) -> Iterator[Place]:
+def places(spec: GemmaSpec) -> Iterator[TensorPlace]:
     """Yield the place of each leaf, and of each row of a stacked leaf."""
     for path, plan in leaf_plans(spec).items():
         if path in TOP:
@@ -120,18 +122,18 @@ def places(spec: GemmaSpec) -> Iterator[Place]:
 
 def _place(
     path: str, row: int | None, name: str, shape: tuple[int, ...], transposed: bool
-) -> Place:
+) -> TensorPlace:
     """Return the place of a leaf whose block is of this shape."""
-    part = Part.WHOLE
+    part = TensorPart.WHOLE
     if transposed:
         shape = (*shape[:-2], shape[-1], shape[-2])
     if path.endswith("experts/gate"):
-        part = Part.FIRST
+        part = TensorPart.FIRST
     elif path.endswith("experts/up"):
-        part = Part.SECOND
-    if part is not Part.WHOLE:
+        part = TensorPart.SECOND
+    if part is not TensorPart.WHOLE:
         shape = (*shape[:-2], 2 * shape[-2], shape[-1])
-    return Place(path, row, name, shape, transposed, part)
+    return TensorPlace(path, row, name, shape, transposed, part)
 
 
 def scalar_name(layer: int) -> str:
@@ -203,11 +205,11 @@ def to_transformers(
             leaves[place.path] if place.row is None else leaves[place.path][place.row]
         )
         block = block.swapaxes(-1, -2) if place.transposed else block
-        if place.part is not Part.WHOLE:
+        if place.part is not TensorPart.WHOLE:
             if (other := halves.pop(place.name, None)) is None:
                 halves[place.name] = block
                 continue
-            both = (other, block) if place.part is Part.SECOND else (block, other)
+            both = (other, block) if place.part is TensorPart.SECOND else (block, other)
             block = np.concatenate(both, axis=-2)
         yield place.name, np.ascontiguousarray(block, np.float32)
     if spec.generation == 4:

@@ -24,11 +24,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from islands.gemma import experts, forward, hf_config, layers
+from cluster.launch.hf_export import write_transformers
+from islands.gemma import experts, forward, hf_config, layers, parameters
 from islands.gemma.forward import LAYER_SCALARS
 from islands.gemma.hf_weights import from_transformers, tensor_shapes, to_transformers
 from islands.gemma.presets import PRESETS
 from islands.gemma.spec import GemmaSpec
+from islands.task import leaf_path
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -379,3 +381,29 @@ def test_published_shapes_have_the_parameters_of_transformers(preset: str) -> No
     shapes.pop("lm_head.weight")
     assert shapes == tensor_shapes(spec)
     assert hf_config.spec_of(json.loads(config.to_json_string())) == spec
+
+
+@pytest.mark.parametrize("preset", ["gemma-0.1m", "gemma-moe-1m"])
+def test_exported_folder_gives_the_same_greedy_text(preset: str, tmp_path: Path) -> None:
+    import torch
+    import transformers
+
+    spec, rng = PRESETS[preset], np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda leaf: leaf + 0.1 * rng.standard_normal(leaf.shape).astype(np.float32),
+        parameters.init(spec, 0),
+    )
+    flat = jax.tree_util.tree_flatten_with_path(params)[0]
+    leaves = {leaf_path(keys): leaf for keys, leaf in flat}
+    write_transformers(tmp_path / "out", spec, leaves)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert type(model).__name__ == hf_config.CLASSES[spec.generation]
+    prompt = rng.integers(0, 256, (1, 40), dtype=np.int32)
+    given = torch.tensor(prompt, dtype=torch.long)
+    found = model.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=8)
+    compute = jax.jit(lambda p, t: forward.forward(spec, p, t).logits)
+    text = np.zeros((1, 48), np.int32)  # a position does not see the zeros after it
+    text[:, :40] = prompt
+    for end in range(40, 48):
+        text[0, end] = int(np.argmax(compute(params, text)[0, end - 1]))
+    assert found.tolist() == text.tolist()
