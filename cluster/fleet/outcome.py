@@ -9,7 +9,7 @@ SUMMARY_FIELDS = {
     "run": "Name of the run.",
     "seed": "Seed of the run.",
     "mode": "Mode of the run, `run.mode`.",
-    "config_sha256": "SHA-256 of the resolved configuration; it does not depend on the file's form.",
+    "config_sha256": "SHA-256 of the resolved configuration, however its file is written.",
     "source_sha256": "SHA-256 of the source of `coordinator`, `islands` and `cluster`, 16 digits.",
     "versions": "Versions of Python, Archipelago and the packages that compute, by name.",
     "parameters": "Parameters of the model.",

@@ -143,9 +143,9 @@ def _of_the_island(was: IslandStatus | None, now: IslandStatus) -> Iterator[RunE
     if was and was["state"] == now["state"] and was["life"] == now["life"]:
         return
     name, why = now["island"], now["why"]
-    missed = was is not None and was["state"] == "live" and now["life"] > was["life"]
-    if missed and now["state"] in ("live", "joining", "starting"):
-        yield _of(now, "loss", why, f"{name} was lost: its life {was['life']} has ended")
+    ended = was["life"] if was and was["state"] == "live" and now["life"] > was["life"] else None
+    if ended is not None and now["state"] in ("live", "joining", "starting"):
+        yield _of(now, "loss", why, f"{name} was lost: its life {ended} has ended")
     match now["state"]:
         case "live":
             text = "is live" if now["life"] <= 1 else f"is back as life {now['life']}"
@@ -161,7 +161,7 @@ def _of_the_island(was: IslandStatus | None, now: IslandStatus) -> Iterator[RunE
         case "left":
             yield _of(now, "leave", why, f"{name} has left{_because(why)}")
         case "waiting" | "starting" | "joining":
-            if was and was["state"] == "live" and not missed:
+            if was and was["state"] == "live" and ended is None:
                 yield _of(now, "loss", why, f"{name} is {now['state']} again{_because(why)}")
 
 
@@ -197,10 +197,11 @@ def _troubles(status: RunStatus | None) -> dict[tuple[EventKind, str], str]:
     """Return what needs a person now, by kind and text without numbers: alerts, refused writes."""
     found: list[tuple[EventKind, str]] = []
     if status is not None:
-        found += [("alert", each) for each in status.get("alerts", ())]
+        alerts = [*status.get("alerts", ())]
         if (figures := status["figures"]) is not None:
-            found += [("alert", figures["trouble"]), ("alert", figures.get("damage", ""))]
+            alerts += [figures["trouble"], figures.get("damage", "")]
             found.append(("durability", figures["not_durable"]))
+        found.extend(("alert", each) for each in alerts)
     return {(kind, re.sub(r"\d+", "#", why)): why for kind, why in found if why}
 
 

@@ -70,7 +70,7 @@ def test_pandas_plots_the_held_out_loss_of_the_rows(tmp_path: Path) -> None:
     assert [*frame["unix_s"]] == [1000.0, 1001.0, 1002.0]
     assert [*frame["goodput"].fillna(-1)] == [-1, 0.5, 0.5], "a figure is a column of its own"
     assert [*frame["train_loss"].fillna(-1)] == [-1, 2.0, -1], "of live islands alone"
-    assert (frame["schema"] == 1).all()
+    assert {*frame["schema"]} == {1}
     import matplotlib as mpl
 
     mpl.use("agg")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import struct
 import threading
@@ -221,7 +222,7 @@ def records_of(content: bytes) -> Iterator[bytes]:
 
 @pytest.mark.slow
 def test_wandb_keeps_one_run_over_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from wandb.proto import wandb_internal_pb2 as messages
+    messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")

@@ -98,5 +98,6 @@ def _add_state(
 
 def _number(value: object) -> float:
     """Return a number; NaN if it is none."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number else math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    return float(value)

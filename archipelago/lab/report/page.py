@@ -12,6 +12,9 @@ from markupsafe import Markup
 
 from archipelago.lab.report.contents import Report, ReportChart, figure_text
 
+PACKAGE = "archipelago.lab.report"
+"""The package with the template and the script of the page."""
+
 
 def page(report: Report) -> str:
     """Return the report as HTML; all text of the report is escaped.
@@ -23,10 +26,10 @@ def page(report: Report) -> str:
     uplot = files("cluster").joinpath("assets", "uplot")
     scripts = {
         "uplot": uplot.joinpath("uPlot.iife.min.js").read_text(encoding="utf-8"),
-        "draw": files(__package__).joinpath("draw.js").read_text(encoding="utf-8"),
+        "draw": files(PACKAGE).joinpath("draw.js").read_text(encoding="utf-8"),
     }
     environment = Environment(autoescape=True, undefined=StrictUndefined)
-    template = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+    template = files(PACKAGE).joinpath("page.html").read_text(encoding="utf-8")
     return environment.from_string(template).render(
         report=report,
         policy=Markup(" ".join(_digest(each) for each in scripts.values())),

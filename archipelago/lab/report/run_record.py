@@ -112,11 +112,11 @@ def _summary(path: Path, problems: list[str], *, live: bool) -> Mapping[str, Any
 def _rows(path: Path, problems: list[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the rows; one of an earlier version gets its flat columns."""
     damaged = 0
-    for row in _lines(path, problems):
+    for found in _lines(path, problems):
+        row: Any = found
         try:
-            if not row.keys() >= COLUMNS:
-                status: Any = row
-                row = {**columns(status, math.nan), **row}
+            if not found.keys() >= COLUMNS:
+                row = {**columns(row, math.nan), **found}
             if not math.isfinite(float(row["elapsed_s"])):
                 raise ValueError("the time is not finite")
         except NOT_A_ROW:

@@ -110,7 +110,7 @@ def ledger_table(records: Sequence[RunRecord]) -> ReportTable:
 
 
 def _fate(record: RunRecord, fate: str) -> float | None:
-    """Return the tokens of a fate; those of a run without a summary that are left are outstanding."""
+    """Return the tokens of a fate; without a summary, those that are left are outstanding."""
     found = _number(record.figure(f"tokens_{fate}"))
     if found is not None or fate != "outstanding":
         return found
@@ -130,10 +130,10 @@ def reasons_table(records: Sequence[RunRecord]) -> ReportTable | None:
     rows: list[list[str]] = []
     for title, key in kinds.items():
         found: list[Mapping[str, Any]] = [r.last.get(key) or {} for r in records]
-        for reason in dict.fromkeys(reason for each in found for reason in each):
-            rows.append(
-                [f"{title}: {reason}", *(figure_text(each.get(reason, 0)) for each in found)]
-            )
+        rows += [
+            [f"{title}: {reason}", *(figure_text(each.get(reason, 0)) for each in found)]
+            for reason in dict.fromkeys(reason for each in found for reason in each)
+        ]
     return ReportTable("By reason", ["", *names(records)], rows) if rows else None
 
 
@@ -203,5 +203,6 @@ def names(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _number(value: object) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value)
