@@ -29,6 +29,15 @@ and is pure; `reconcile_loop` observes, asks it, and carries its actions out ove
     status_view      the status that people see: the syncer's, with the fleet's on top
     status_board     the status that the keeper has published, for other threads
     tracebacks       tracebacks of processes that broke, as files of the run directory
+    run_records      what the keeper records at each look: metrics.jsonl, events.jsonl, trackers
+    metrics_row      the rows of metrics.jsonl: a status with flat columns
+    run_events       the events between two statuses; pure
+    run_identity     the figures of a summary that identify a run, and its cost
+    tracking         the trackers of a run, each on a thread of its own
+    tracker          the interface of a tracker
+    tracked_values   the values that trackers are given; pure
+    tracker_tensorboard, tracker_wandb
+                     the trackers that are built in
     metrics          every metric, declared once
     exporter         the Prometheus target of a run
     http_port        the answers of that port: /metrics, /status, /healthz
