@@ -12,7 +12,7 @@ the result; it decides nothing. A command imports Ray and JAX only when it needs
     export           export
     use_model        sample and eval
     audit            audit
-    watch            status and top
+    watch            status, top and page
     replay           replay
     report           report and trace
     simulate         simulate
@@ -32,6 +32,9 @@ the result; it decides nothing. A command imports Ray and JAX only when it needs
     link_lines       the troubles of links, as lines of text
     display          the display of a live run
     live_table       the live table of a run
+    table_view       which islands a table shows, and in which order
+    fragment_lines   the fragments in the live table
+    terminal_keys    the keys that are pressed in a terminal
     status_lines     the status and the events of a run, as lines of text
     tables           the tables at the end of a run and of a bench
     formatting       figures as text: durations, amounts, shares

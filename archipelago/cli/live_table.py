@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -14,18 +14,21 @@ from rich.text import Text
 
 from archipelago.cli import link_lines
 from archipelago.cli.formatting import GAP, WIDTH, amount, duration, number, sparkline
+from archipelago.cli.fragment_lines import fragment_lines
 from archipelago.cli.status_lines import (
     damage_of,
     judging_progress,
     participants,
     why_not_durable,
 )
-from cluster.status import FragmentStatus, IslandStatus, RunStatus
+from archipelago.cli.table_view import TableView
+from cluster.status import IslandStatus, RunStatus
+from islands.time_budget import Activity, shares
 
 BAR = 30
 """The width of the progress bar of t, in characters."""
-ROWS_IN_FULL = 8
-"""The most fragments that get a line each; more of them share lines."""
+NARROW = 90
+"""Columns below which the table leaves figures out."""
 STATE_STYLE = {
     "waiting": "yellow",
     "set aside": "bold red",
@@ -45,31 +48,47 @@ PHASE_STYLE = {
 }
 
 
-def render(status: RunStatus) -> RenderableType:
-    """Return the live table: the run, its islands, its fragments; at most `WIDTH` characters."""
-    return Group(
-        _header(status),
+TIME_TITLES = {
+    Activity.COMPUTING: "comp", Activity.DATA: "data", Activity.COPYING: "copy",
+    Activity.WAITING: "wait", Activity.STARTING: "start", Activity.COMPILING: "jit",
+    Activity.RESTORING: "rest", Activity.IDLE: "idle", Activity.DEAD: "dead",
+}  # fmt: skip
+"""The titles of the columns of the time table."""
+
+
+def render(
+    status: RunStatus, *, width: int = WIDTH, view: TableView | None = None
+) -> RenderableType:
+    """Return the live table: the run, its islands, its fragments; at most `width` characters."""
+    view, width, islands = view or TableView(), min(width, WIDTH), status["islands"]
+    names = [island["island"] for island in islands]
+    shown = view.shown(islands)
+    parts: list[RenderableType] = [
+        _header(status, width),
         _figures(status),
         Text(),
-        _islands(status["islands"]),
-        Text(),
-        _fragments(status),
-        *(Text(f"ALERT: {alert}", "bold red") for alert in status.get("alerts", ())),
-    )
+        time_table(shown, width) if view.time else _islands(shown, width),
+    ]
+    if note := view.note(islands):
+        parts.append(Text(note, style="dim", no_wrap=True, overflow="ellipsis"))
+    parts += [Text(), fragment_lines(status["fragments"], names, width, whole=view.fragments)]
+    parts += [Text(f"ALERT: {alert}", "bold red") for alert in status.get("alerts", ())]
+    return Group(*parts)
 
 
-def _header(status: RunStatus) -> RenderableType:
+def _header(status: RunStatus, width: int) -> RenderableType:
     t, steps, phase = status["t"], status["steps"], status["phase"]
     left_s = status["left_s"]
     left = "" if phase == "finished" else "left ?" if left_s is None else f"left {duration(left_s)}"
-    grid = Table.grid(Column(), Column(), Column(width=BAR), Column(), padding=(0, GAP, 0, 0))
+    bar = BAR if width >= NARROW else BAR // 2
+    grid = Table.grid(Column(), Column(), Column(width=bar), Column(), padding=(0, GAP, 0, 0))
     grid.add_row(
         Text.assemble((status["run"], "bold"), " ", (phase, PHASE_STYLE[phase])),
         Text.assemble("t ", (str(t).rjust(len(str(steps))), "bold"), f"/{steps}"),
         ProgressBar(
             total=steps,
             completed=min(t, steps),
-            width=BAR,
+            width=bar,
             complete_style="green",
             finished_style="green",
         ),
@@ -110,98 +129,63 @@ def _fact(label: str, value: str, style: str = "") -> tuple[tuple[str, str], ...
     return ((f"{label} ", "dim"), (value, f"bold {style}".strip()), ("   ", ""))
 
 
-def _islands(islands: Sequence[IslandStatus]) -> Table:
-    table = _table(
-        Column("island", min_width=10, max_width=24, no_wrap=True),
+def _islands(islands: Sequence[IslandStatus], width: int) -> Table:
+    wide = width >= NARROW
+    timed = any(island.get("recent_s") for island in islands)
+    columns = [
+        Column("island", min_width=10, max_width=24 if wide else 14, no_wrap=True),
         Column("state", width=11),
-        Column("life", justify="right"),
+        *([Column("life", justify="right")] if wide else []),
         Column("steps", justify="right", min_width=6),
-        Column("tokens/s", justify="right", min_width=8),
+        Column("tokens/s" if wide else "tok/s", justify="right", min_width=8 if wide else 5),
         Column("loss", justify="right", min_width=6),
+        *([Column("comp", justify="right", width=4)] if timed else []),
         Column("why", ratio=1, no_wrap=True, overflow="ellipsis"),
-    )
+    ]
+    table = _table(columns, width)
     for island in islands:
         style = STATE_STYLE[island["state"]]
         is_away = island["state"] in ("lost", "left")
         life, loss = island["life"], island["loss"]
-        table.add_row(
+        cells = [
             island["island"],
             Text(island["state"], style=style),
-            Text(str(life) if life else "-", style="yellow" if life > 1 else ""),
+            *([Text(str(life) if life else "-", style="yellow" if life > 1 else "")] * wide),
             str(island["steps"]),
             "-" if is_away else amount(island["tokens_per_s"]),
             "-" if loss is None or is_away else f"{loss:.3f}",
-            Text(island["why"], style="" if is_away else "dim"),
-            style=style if is_away else "",
-        )
+            *([_share(shares(island.get("recent_s", {})), Activity.COMPUTING)] * timed),
+            Text(island["why"], style=_why_style(island)),
+        ]
+        table.add_row(*cells, style=style if is_away else "")
     return table
 
 
-def _fragments(status: RunStatus) -> RenderableType:
-    """Return a line for each fragment, with reasons; many fragments get marks and share lines."""
-    fragments = status["fragments"]
-    names = [island["island"] for island in status["islands"]]
-    if len(fragments) <= ROWS_IN_FULL:
-        table = _table(
-            Column("fragment", justify="right"),
-            Column("version", justify="right"),
-            Column("last merge", no_wrap=True, min_width=len(names) + len(" 99 of 99")),
-            Column("open round", ratio=1, no_wrap=True, overflow="ellipsis"),
-        )
-        for fragment in fragments:
-            table.add_row(
-                str(fragment["fragment"]),
-                f"v{fragment['version']}",
-                _participants(fragment, names),
-                _round(fragment),
-            )
-        return table
-    cell = len("p99 v999 ") + len(names) + len(" 99/99")
-    columns = max(1, (WIDTH + GAP) // (cell + GAP))
-    rows = -(-len(fragments) // columns)
-    table = Table.grid(
-        *(Column(width=cell, no_wrap=True) for _ in range(columns)), padding=(0, GAP, 0, 0)
-    )
-    for row in range(rows):
-        table.add_row(*(_mark(fragment, names) for fragment in fragments[row::rows]))
-    title = "fragments: version, islands in the last merge, arrived in the open round"
-    return Group(Text(title, style="dim"), table)
+def _why_style(island: IslandStatus) -> str:
+    if island["state"] in ("lost", "left"):
+        return ""
+    return "yellow" if "slow," in island["why"] else "dim"
 
 
-def _mark(fragment: FragmentStatus, names: Sequence[str]) -> Text:
-    now = fragment["round"]
-    return Text.assemble(
-        (f"{'p' + str(fragment['fragment']):>3} ", "dim"),
-        f"{'v' + str(fragment['version']):<5}",
-        _dots(fragment, names),
-        (f" {now['arrived']}/{now['asked']}" if now else "", "yellow"),
-    )
-
-
-def _participants(fragment: FragmentStatus, names: Sequence[str]) -> Text:
-    if not fragment["version"]:
+def _share(found: Mapping[str, float], activity: Activity) -> Text:
+    if activity not in found:
         return Text("-", style="dim")
-    count = len(fragment["participants"])
-    return Text.assemble(_dots(fragment, names), f" {count} of {len(names)}")
+    return Text(f"{100 * found[activity]:.0f}%", style="" if found[activity] >= 0.005 else "dim")
 
 
-def _dots(fragment: FragmentStatus, names: Sequence[str]) -> Text:
-    """Return a mark for each island, in the order of the island table: its part in the merge."""
-    contributors = set(fragment["participants"])
-    return Text.assemble(
-        *(("●", "green") if name in contributors else ("·", "dim") for name in names)
-    )
+def time_table(islands: Sequence[IslandStatus], width: int) -> Table:
+    """Return the share of each activity in the time of each island, in per cent."""
+    titles = [Column(title, justify="right", width=5) for title in TIME_TITLES.values()]
+    name = Column("island", min_width=10, max_width=14, no_wrap=True)
+    table = _table([name, Column("life", justify="right", min_width=7), *titles], width, gap=1)
+    for island in islands:
+        found, life_s = shares(island.get("time_s", {})), island.get("life_s")
+        cells = [_share(found, activity) for activity in TIME_TITLES]
+        table.add_row(island["island"], "-" if life_s is None else duration(life_s), *cells)
+    return table
 
 
-def _round(fragment: FragmentStatus) -> Text:
-    now = fragment["round"]
-    if now is None:
-        return Text()
-    arrived = (f"{now['arrived']} of {now['asked']} arrived", "yellow")
-    return Text.assemble(arrived, (f"  {now['why']}", "dim"))
-
-
-def _table(*columns: Column) -> Table:
+def _table(columns: Sequence[Column], width: int, gap: int = GAP) -> Table:
     return Table(
-        *columns, box=None, width=WIDTH, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim"
+        *columns, box=None, width=width, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim"
     )

@@ -26,12 +26,12 @@ from archipelago.cli.study import study
 from archipelago.cli.train import job, run, submit
 from archipelago.cli.use_model import evaluate, sample
 from archipelago.cli.wan import wan
-from archipelago.cli.watch import status, top
+from archipelago.cli.watch import page, status, top
 from coordinator.errors import ArchipelagoError, UserMistake
 
 for command in (
-    init, demo, run, submit, status, top, scale, drain, save, export, stop, chaos, replay, report,
-    trace, simulate, plan, study, model, dashboards, doctor,
+    init, demo, run, submit, status, top, page, scale, drain, save, export, stop, chaos, replay,
+    report, trace, simulate, plan, study, model, dashboards, doctor,
 ):  # fmt: skip
     app.command()(command)
 app.command()(audit)

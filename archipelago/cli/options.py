@@ -16,7 +16,6 @@ app = typer.Typer(
     name="archipelago",
     help="Train one model on many islands of compute, without keeping them in step.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -43,11 +42,25 @@ def _options(
     """Read the options of the command itself."""
 
 
+def run_names(incomplete: str) -> list[str]:
+    """Return the runs of the current folder whose path begins so, for the completion of a shell."""
+    try:
+        found = [path.parent for path in Path("runs").glob(f"*/{runs.CONFIG}")]
+    except OSError:
+        return []
+    return sorted(str(path) for path in found if str(path).startswith(incomplete))
+
+
 ConfigPath = Annotated[
     Path, typer.Argument(metavar="CONFIG.toml", help="What to train, and where.")
 ]
-RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Run directory or name.")]
-NamedRun = Annotated[str, typer.Argument(metavar="RUN", help="Run directory or name.")]
+RunName = Annotated[
+    str | None,
+    typer.Argument(metavar="[RUN]", help="Run directory or name.", autocompletion=run_names),
+]
+NamedRun = Annotated[
+    str, typer.Argument(metavar="RUN", help="Run directory or name.", autocompletion=run_names)
+]
 Overrides = Annotated[
     list[str], typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")
 ]

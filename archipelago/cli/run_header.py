@@ -57,6 +57,11 @@ def _optimizer(optimizer: OptimizerConfig) -> str:
     return f"{name} at the rates of {optimizer.schedule}"
 
 
+def page_line(link: str) -> str:
+    """Return the line with the link to the run's live page."""
+    return f"{'page':<{INDENT}}{link} (works once; `archipelago page RUN` prints another)"
+
+
 def initial_lines(config: Config, layout: Layout) -> list[str]:
     """Return the report on the source of the parameters; empty if the task's `init` makes them."""
     if (given := config.task.init_from) is None:

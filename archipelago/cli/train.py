@@ -15,7 +15,7 @@ from rich.console import Console
 from archipelago.cli.display import Display
 from archipelago.cli.formatting import WIDTH
 from archipelago.cli.options import INTERRUPTED, ConfigPath, Json, Overrides, Verbose
-from archipelago.cli.run_header import header, initial_lines
+from archipelago.cli.run_header import header, initial_lines, page_line
 from archipelago.cli.tables import summary_table
 from cluster.storage import runs
 from cluster.storage.files import json_text
@@ -136,6 +136,7 @@ def train(
             show=display.show,
             interrupts=interrupts,
             say=display.say,
+            page=lambda link: display.say(page_line(link)),
             resumes=resume,
             from_stored=from_stored,
         )
@@ -281,7 +282,13 @@ def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B0
     _say_header(console, config, run_dir, layout)
     with Interrupts() as interrupts, Display(console) as display:
         outcome = keep_as_job(
-            config, run_dir, layout, show=display.show, interrupts=interrupts, say=display.say
+            config,
+            run_dir,
+            layout,
+            show=display.show,
+            interrupts=interrupts,
+            say=display.say,
+            page=lambda link: display.say(page_line(link)),
         )
     console.print(summary_table(outcome.summary))
     print(json_text(outcome.summary), flush=True)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cluster.config.schema import Config, MonitorConfig
-from cluster.fleet.http_port import application, make_token, serve, write_token
+from cluster.fleet.http_port import HttpPort, make_token, write_token
 from cluster.fleet.metrics import METRICS, PREFIX, Kind
 from cluster.status import RunStatus
 from cluster.storage.files import write, write_json
+from cluster.storage.metrics_log import LOOKS
 from cluster.storage.runs import CONFIG, TARGET, TOKEN, Live, announce
 from coordinator.errors import UserMistake
 
@@ -60,7 +59,7 @@ class Exporter:
         self._files = [run_dir / TARGET, targets_of(monitor) / f"{run_dir.name}.json"]
         self._registry = CollectorRegistry()
         self._registry.register(_OfRun(status))
-        self._server: tuple[WSGIServer, Thread] | None = None
+        self._server: HttpPort | None = None
         self._token = make_token()
         self._wanted = False
         self._left: list[Callable[[], None]] = []  # each writes a file that is not written yet
@@ -104,15 +103,15 @@ class Exporter:
     def _listen(self) -> str | None:
         """Begin to listen; return why that is not possible."""
         host, port = self._monitor.metrics_host, self._monitor.metrics_port
-        metrics: Any = make_wsgi_app(self._registry)
+        history = self._run_dir / LOOKS
         try:
-            self._server = serve(application(metrics, self._status, self._token), host, port)
+            self._server = HttpPort(self._registry, self._status, self._token, host, port, history)
         except OSError as error:
             return (
                 f"monitor.metrics_port: {host}:{port} cannot be listened at: {error.strerror}; "
                 "0 takes a free one"
             )
-        address = f"{host}:{self._server[0].server_port}"
+        address = f"{host}:{self._server.port}"
         targets = [{"targets": [address], "labels": {"job": "archipelago"}}]
         self._left.append(partial(write_token, self._run_dir, self._token))
         self._left += [partial(write_json, file, targets) for file in self._files]
@@ -125,10 +124,7 @@ class Exporter:
             return
         for file in (*self._files, self._run_dir / TOKEN):
             file.unlink(missing_ok=True)
-        server, thread = self._server
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        self._server.stop()
         self._server = None
 
 

@@ -1,105 +1,73 @@
-"""The fleet's HTTP port: `/metrics` for Prometheus, `/status` and `/healthz` for people.
+"""The fleet's HTTP port: the live page, `/metrics`, `/status`, `/events`, `/link` and `/healthz`.
 
-The run's token is in the run directory, readable by its owner alone. The port is read-only.
+The run's token is in the run directory, readable by its owner alone. The port is read-only:
+`http_access` has the rules of access, `page_feed` the content of the page.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import json
 import logging
+import mimetypes
 import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from ipaddress import ip_address
+from importlib.resources import files
 from pathlib import Path
-from socketserver import ThreadingMixIn
-from threading import Lock, Thread
-from typing import Any
-from urllib.parse import urlsplit
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from cluster.fleet import http_server
+from cluster.fleet.http_access import Access, Asked, Verdict
+from cluster.fleet.http_server import Connections, HttpServer
+from cluster.fleet.page_feed import PageFeed
 from cluster.status import RunStatus
 from cluster.storage.files import aside_of, json_text
 from cluster.storage.runs import TOKEN
-
-Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-"""A WSGI application (PEP 3333)."""
-
 
 log = logging.getLogger("archipelago.fleet")
 TOKEN_VARIABLE = "ARCHIPELAGO_HTTP_TOKEN"
 """The variable of the fleet's node with the token of its runs, for a Prometheus elsewhere."""
 LEAST_TOKEN = 16
 """The fewest characters of such a token."""
-CONNECTIONS = 32
-"""Connections at the same time; any further one is closed at once."""
-SILENCE_S, LONGEST_S = 10.0, 30.0
-"""Timeouts in seconds of a connection: of one that is silent, and of any."""
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    """A server with one thread for each connection; there are few, and each is short."""
-
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = CONNECTIONS
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        self._open: dict[socket.socket, float] = {}
-        self._lock = Lock()
-        super().__init__(*arguments, **named)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer on a thread of its own, or close the connection if there are too many."""
-        with self._lock:
-            room = len(self._open) < CONNECTIONS
-            if room:
-                self._open[request] = time.monotonic()
-        if room:
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def shutdown_request(self, request: Any) -> None:
-        """Close the connection."""
-        with self._lock:
-            self._open.pop(request, None)
-        super().shutdown_request(request)
-
-    def service_actions(self) -> None:
-        """Close connections that have been open for too long, even if they still send slowly."""
-        before_s = time.monotonic() - LONGEST_S
-        with self._lock:
-            late = [request for request, since_s in self._open.items() if since_s < before_s]
-        for request in late:
-            with suppress(OSError):
-                request.shutdown(socket.SHUT_RDWR)  # its thread then closes it
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log nothing: a broken connection concerns its caller only."""
-
-
-class _Quiet(WSGIRequestHandler):
-    timeout = SILENCE_S
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: there may be a scrape every second."""
-
-
-def serve(application: Application, host: str, port: int) -> tuple[WSGIServer, Thread]:
-    """Listen on a thread; `port` 0 takes a free one.
-
-    Errors: `OSError` if the port cannot be opened.
-    """
-    family = socket.getaddrinfo(host, port)[0][0]
-    kind = type("Server", (_Server,), {"address_family": family})
-    server = make_server(host, port, application, kind, _Quiet)
-    thread = Thread(target=server.serve_forever, name="http", daemon=True)
-    thread.start()
-    return server, thread
+LOOK_S = 0.5
+"""Seconds between two looks at the published status, and between two events of a stream."""
+SILENT_LOOKS = 20
+"""Looks without news after which a stream sends an empty line."""
+STREAMS = 16
+"""Pages that are open at the same time; connections are left for scrapes and for `top`."""
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Headers of every answer: the page loads nothing from elsewhere, and no page may hold it."""
+REFUSALS = {
+    Verdict.NO_TOKEN: "a token is needed: open the link that `archipelago run` has printed, which "
+    "works once; `archipelago page RUN` prints a new one. Programs send the bearer token in the "
+    "run directory, file `token`\n",
+    Verdict.WRONG_HOST: "the request names another host than this one; use the address that "
+    "`archipelago page RUN` prints, or the bearer token\n",
+    Verdict.READ_ONLY: "this port is read-only\n",
+}
+USED = "this link was opened before, or is too old; `archipelago page RUN` prints a new one\n"
+OPENED = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><title>Archipelago</title>'
+    '<meta http-equiv="refresh" content="0;url=/">'
+)
+"""The answer to a link: the browser goes to the page from here, and so sends the new cookie."""
 
 
 def make_token() -> str:
@@ -131,61 +99,174 @@ def write_token(run_dir: Path, token: str) -> None:
         raise
 
 
-def application(
-    metrics: Application, status: Callable[[], RunStatus | None], token: str
-) -> Application:
-    """Return the port's application; `metrics` answers every path that is not ours.
-
-    `/healthz` is open. `/status` needs the token even for local callers: behind a proxy all callers
-    seem to be on this machine. Metrics need it unless the caller is on this machine and uses one of
-    its addresses, or "localhost": another name may resolve to anything (DNS rebinding).
-    """
-
-    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        def respond(state: str, text: str, kind: str) -> list[bytes]:
-            body = text.encode()
-            headers = [("Content-Type", kind), ("Content-Length", str(len(body)))]
-            start_response(state, headers)
-            return [body]
-
-        match environ.get("PATH_INFO"):
-            case "/healthz":
-                is_up = status() is not None
-                state = "200 OK" if is_up else "503 Service Unavailable"
-                return respond(state, "ok\n" if is_up else "starting\n", "text/plain")
-            case path if not (_has(token, environ) or (path != "/status" and _local(environ))):
-                why = "a bearer token is needed: it is in the run directory, file `token`\n"
-                return respond("401 Unauthorized", why, "text/plain")
-            case "/status":
-                if (seen := status()) is None:
-                    return respond("503 Service Unavailable", "starting\n", "text/plain")
-                return respond("200 OK", json_text(seen), "application/json")
-            case _:
-                return metrics(environ, start_response)
-
-    return answer
+def page_files() -> dict[str, tuple[str, bytes]]:
+    """Return the files of the page by their path: content type and bytes."""
+    found: dict[str, tuple[str, bytes]] = {}
+    for file in files("cluster.fleet").joinpath("assets").iterdir():
+        kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+        path = "/" if file.name == "index.html" else f"/assets/{file.name}"
+        found[path] = kind, file.read_bytes()
+    return found
 
 
-def _has(token: str, environ: Mapping[str, Any]) -> bool:
-    header = str(environ.get("HTTP_AUTHORIZATION", ""))
-    return hmac.compare_digest(header.encode(), f"Bearer {token}".encode())
+class HttpPort:
+    """The port of one run; `port` is the number that it listens at."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        status: Callable[[], RunStatus | None],
+        token: str,
+        host: str,
+        port: int,
+        history: Path,
+    ) -> None:
+        """Listen on a thread. `history`: the metrics log of an earlier process of the run.
+
+        Errors: `OSError` if the port cannot be opened.
+        """
+        self._registry, self._status, self._feed = registry, status, PageFeed()
+        self._history, self._host = history, host
+        names = frozenset({host, socket.gethostname()})
+        self._access = Access(token, names, lambda: secrets.token_urlsafe(24))
+        self._files = page_files()
+        self._streams, self._newest = 0, (0, b"")
+        self._server = HttpServer(self._application, host, port, self._watch)
+        self.port = self._server.port
+
+    def stop(self) -> None:
+        """Stop listening, and close all connections."""
+        self._server.stop()
+
+    def _application(self, connections: Connections) -> web.Application:
+        self._connections = connections
+        app = web.Application(middlewares=[self._admit], client_max_size=0)
+        app.router.add_get("/", self._page)
+        app.router.add_get("/assets/{name}", self._file)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/status", self._status_json)
+        app.router.add_get("/events", self._events, allow_head=False)
+        app.router.add_get("/link", self._link)
+        app.router.add_get("/healthz", self._health)
+        return app
+
+    async def _watch(self) -> None:
+        """Look at the published status now and then, so that a new page shows the whole run."""
+        await asyncio.to_thread(self._feed.read_back, self._history)
+        while True:
+            if (seen := self._status()) is not None:
+                self._feed.see(seen)
+            await asyncio.sleep(LOOK_S)
+
+    @web.middleware
+    async def _admit(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        name, _ = self._access.cookie
+        asked = Asked(
+            request.method,
+            request.path,
+            request.remote or "",
+            request.headers.get("Host"),
+            request.headers.get("Authorization", ""),
+            request.cookies.get(name, ""),
+        )
+        verdict = self._access.verdict(asked)
+        key = request.query.get("key") if request.path == "/" else None
+        if key and verdict in (Verdict.ADMITTED, Verdict.NO_TOKEN):
+            return self._opened(key, admitted=verdict is Verdict.ADMITTED)
+        if verdict is not Verdict.ADMITTED:
+            return _text(REFUSALS[verdict], verdict.value)
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            return _text(f"{error.reason}\n", error.status)
+        if not response.prepared:
+            response.headers.update(HEADERS)
+        return response
+
+    def _opened(self, key: str, *, admitted: bool) -> web.Response:
+        if not self._access.opens(key, time.monotonic()) and not admitted:
+            return _text(USED, Verdict.NO_TOKEN.value)
+        response = web.Response(text=OPENED, content_type="text/html", headers=HEADERS)
+        name, value = self._access.cookie
+        response.set_cookie(name, value, httponly=True, samesite="Strict", path="/")
+        return response
+
+    async def _page(self, request: web.Request) -> web.Response:
+        return self._answer("/")
+
+    async def _file(self, request: web.Request) -> web.Response:
+        return self._answer(request.path)
+
+    def _answer(self, path: str) -> web.Response:
+        if (found := self._files.get(path)) is None:
+            raise web.HTTPNotFound
+        kind, content = found
+        return web.Response(body=content, headers={"Content-Type": f"{kind}; charset=utf-8"})
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        encode, kind = choose_encoder(request.headers.get("Accept", ""))
+        response = web.Response(body=encode(self._registry), headers={"Content-Type": kind})
+        response.enable_compression()
+        return response
+
+    async def _status_json(self, request: web.Request) -> web.Response:
+        if (seen := self._status()) is None:
+            return _text("starting\n", 503)
+        return web.Response(text=json_text(seen), content_type="application/json")
+
+    async def _health(self, request: web.Request) -> web.Response:
+        is_up = self._status() is not None
+        return _text("ok\n" if is_up else "starting\n", 200 if is_up else 503)
+
+    async def _link(self, request: web.Request) -> web.Response:
+        """Return a new link to the page, which works once."""
+        key = self._access.link(time.monotonic())
+        host = socket.gethostname() if self._host in ("0.0.0.0", "::") else self._host
+        host = f"[{host}]" if ":" in host else host
+        link = f"http://{host}:{self.port}/?key={key}"
+        return web.Response(text=json.dumps({"link": link}), content_type="application/json")
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """Send the content of the page, and then what changes, as server-sent events."""
+        if self._streams >= STREAMS:
+            return _text(f"{STREAMS} pages are open already; close one\n", 503)
+        response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        self._connections.keep(request.transport)
+        self._streams += 1
+        seen = silent = 0
+        try:
+            while True:
+                message, silent = b"", silent + 1
+                if seen == 0 and self._feed.number:
+                    message = _event("whole", self._feed.content())
+                elif self._feed.number != seen:
+                    message = self._update()
+                elif silent >= SILENT_LOOKS:
+                    message = b": no news\n\n"  # a caller that is gone is found by it
+                if message:
+                    seen, silent = self._feed.number, 0
+                    await asyncio.wait_for(response.write(message), http_server.SILENCE_S)
+                await asyncio.sleep(LOOK_S)
+        except (ConnectionError, TimeoutError):
+            return response
+        finally:
+            self._streams -= 1
+
+    def _update(self) -> bytes:
+        """Return the newest update; all pages get the same bytes."""
+        number, message = self._newest
+        if number != self._feed.number:
+            message = _event("update", self._feed.update())
+            self._newest = self._feed.number, message
+        return message
 
 
-def _local(environ: Mapping[str, Any]) -> bool:
-    """Return whether the caller is on this machine, and has addressed it as such."""
-    host = str(environ.get("HTTP_HOST", ""))
-    try:
-        hostname = urlsplit(f"//{host}").hostname if host else None
-    except ValueError:
-        return False
-    return _loopback(str(environ.get("REMOTE_ADDR", ""))) and (
-        hostname in (None, "localhost") or _loopback(hostname)
-    )
+def _event(kind: str, content: object) -> bytes:
+    return f"event: {kind}\ndata: {json_text(content)}\n\n".encode()
 
 
-def _loopback(text: str) -> bool:
-    try:
-        address = ip_address(text.partition("%")[0])
-    except ValueError:  # it is a name
-        return False
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+def _text(text: str, status: int) -> web.Response:
+    return web.Response(text=text, status=status, headers=HEADERS)

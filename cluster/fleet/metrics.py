@@ -185,10 +185,10 @@ METRICS = (
     Declared("down_bytes", Kind.COUNTER, "Bytes of publications, as sent.", _figure("down_bytes")),
     Declared("goodput_ratio", Kind.GAUGE, "Share of the islands' time that is spent computing.",
              _figure("goodput")),
-    Declared("rolling_goodput_ratio", Kind.GAUGE, "Goodput of the last 60, 300 and 900 seconds; the "
-             "label has the length.", _table("rolling_goodput"), ("window_s",)),
-    Declared("badput_seconds", Kind.COUNTER, "Time of the islands that trained nothing, by type, as "
-             "in ml-goodput-measurement.", _table("badput_s"), ("type",)),
+    Declared("rolling_goodput_ratio", Kind.GAUGE, "Goodput of the last 60, 300 and 900 seconds, "
+             "by length.", _table("rolling_goodput"), ("window_s",)),
+    Declared("badput_seconds", Kind.COUNTER, "Time of the islands that trained nothing, by type "
+             "as in ml-goodput-measurement.", _table("badput_s"), ("type",)),
     Declared("uptime_ratio", Kind.GAUGE,
              "Share of the time in which some learner advanced.", _figure("uptime")),
     Declared("faults", Kind.COUNTER, "Faults injected on purpose.", _one(lambda s: s["faults"])),

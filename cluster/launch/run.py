@@ -30,6 +30,7 @@ from cluster.launch.hub_links import address_of
 from cluster.launch.initial_source import begin
 from cluster.launch.interrupts import Interrupts
 from cluster.launch.link_check import PaceWatch, watched
+from cluster.launch.page_link import announced
 from cluster.launch.ray_cluster import Stores, check_room, cluster_of
 from cluster.names import CALL_TIMEOUT_S, FLEET, namespace_of
 from cluster.status import RunStatus
@@ -65,12 +66,13 @@ def run(
     show: Callable[[RunStatus], None],
     interrupts: Interrupts,
     say: Callable[[str], None] = log.warning,
+    page: Callable[[str], None] | None = None,
     resumes: bool = False,
     from_stored: bool = False,
 ) -> Outcome:
     """Run one training run to its end, owned by this process.
 
-    `say`: prints a line about what was measured.
+    `say`: prints a line about what was measured. `page`: receives a link to the live page once.
 
     `resumes`: an earlier process has begun the run. `from_stored`: start from the newest stored
     version of each fragment, even if events are missing from the log.
@@ -102,7 +104,8 @@ def run(
             resumes=resumes,
             from_stored=from_stored,
         )
-        return follow(fleet, config, _both(show, watch), interrupts, f"{LOST}; {hint}")
+        shown = announced(_both(show, watch), run_dir, page if config.monitor.metrics else None)
+        return follow(fleet, config, shown, interrupts, f"{LOST}; {hint}")
 
 
 def keep_as_job(
@@ -113,6 +116,7 @@ def keep_as_job(
     show: Callable[[RunStatus], None],
     interrupts: Interrupts,
     say: Callable[[str], None] = log.warning,
+    page: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Run the entrypoint of a submitted run: start a fleet that outlives this process, and follow.
 
@@ -127,7 +131,8 @@ def keep_as_job(
         config = begin(config, run_dir, layout.leaves)
         home = Home(namespace, detached=True)
         fleet = start_fleet(config, run_dir.absolute(), home, _auth())
-        return follow(fleet, config, _both(show, watch), interrupts)
+        shown = announced(_both(show, watch), run_dir, page if config.monitor.metrics else None)
+        return follow(fleet, config, shown, interrupts)
 
 
 def _settled(

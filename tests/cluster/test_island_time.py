@@ -159,7 +159,7 @@ def test_any_history_adds_up_and_no_counter_falls() -> None:
 
 def an_island(name: str, tokens_per_s: float, **recent: float) -> IslandStatus:
     shown: Any = {
-        "island": name, "group": name.split("-", maxsplit=1)[0], "state": "live",
+        "island": name, "group": name.partition("-")[0], "state": "live",
         "tokens_per_s": tokens_per_s, "why": "steps",
         "recent_s": {each.value: recent.get(each.value, 0.0) for each in Activity},
     }  # fmt: skip

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import socketserver
 import threading
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,9 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from archipelago.cli.watch import looks
 from cluster.config.schema import MonitorConfig
-from cluster.fleet import http_port
 from cluster.fleet.exporter import Exporter
-from cluster.fleet.http_port import application
 from cluster.fleet.metrics import METRICS, PREFIX
 from cluster.launch.remote_status import status_at
 from cluster.status import Figures, IslandState, LinkStatus, RunStatus
@@ -236,89 +232,6 @@ def test_other_service_on_the_port_of_a_run_is_not_mistaken_for_it(
         thread.start()
         assert status_at(run_dir) is None
         thread.join()
-
-
-TOKEN_TEXT = "s3cret"
-OPEN, NEEDED = "200 OK", "401 Unauthorized"
-
-
-def answered(path: str, address: str, host: str | None, header: str | None = None) -> str:
-    states: list[str] = []
-
-    def metrics(environ: Any, start_response: Any) -> list[bytes]:
-        start_response("200 OK", [])
-        return [b"metrics"]
-
-    answer = application(metrics, lambda: a_status(islands=1), TOKEN_TEXT)
-    environ = {"PATH_INFO": path, "REMOTE_ADDR": address}
-    environ |= {"HTTP_AUTHORIZATION": header} if header else {}
-    environ |= {"HTTP_HOST": host} if host else {}
-    list(answer(environ, lambda state, headers: states.append(state)))
-    (state,) = states
-    return state
-
-
-@pytest.mark.parametrize(
-    ("address", "host", "metrics"),
-    [
-        ("127.0.0.1", "127.0.0.1:9101", OPEN),
-        ("127.0.0.1", "localhost:9101", OPEN),
-        ("::1", "[::1]:9101", OPEN),
-        ("::ffff:127.0.0.1", None, OPEN),
-        ("127.0.0.1", "evil.example:9101", NEEDED),  # a name that leads here: DNS rebinding
-        ("127.0.0.1", "192.0.2.7", NEEDED),  # through a proxy
-        ("192.0.2.7", "192.0.2.8:9101", NEEDED),
-        ("fe80::1%eth0", None, NEEDED),
-        ("", None, NEEDED),
-        ("127.0.0.1", "[", NEEDED),
-    ],
-)
-def test_token_is_needed_except_for_health_and_local_metrics(
-    address: str, host: str | None, metrics: str
-) -> None:
-    assert answered("/healthz", address, host) == OPEN
-    assert answered("/status", address, host) == NEEDED
-    assert answered("/status", address, host, "Bearer guessed") == NEEDED
-    assert answered("/status", address, host, f"Bearer {TOKEN_TEXT}") == OPEN
-    assert answered("/metrics", address, host) == metrics
-    assert answered("/", address, host) == metrics
-    assert answered("/metrics", address, host, f"Bearer {TOKEN_TEXT}") == OPEN
-
-
-def ended(connection: socket.socket) -> bool:
-    """Return whether the other side has closed the connection; wait until it answers."""
-    try:
-        return connection.recv(1) == b""
-    except ConnectionError:
-        return True
-
-
-def test_connections_are_limited_in_number_and_duration(
-    tmp_path: Path, monitor: MonitorConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Unfinished requests take a bounded number of threads for a bounded time."""
-    monkeypatch.setattr(http_port, "LONGEST_S", 1.0)
-    run_dir, status = tmp_path / "demo-1", a_status(islands=1)
-    status["run"] = "demo-1"
-    exporter = Exporter(run_dir, monitor, lambda: status)
-    exporter.start()
-    try:
-        (target,) = json.loads((run_dir / TARGET).read_text())[0]["targets"]
-        host, port = target.split(":")
-        threads = threading.active_count()
-        with ExitStack() as stack:
-            half = [
-                stack.enter_context(socket.create_connection((host, int(port)), 60))
-                for _ in range(http_port.CONNECTIONS + 10)
-            ]
-            for each in half[: http_port.CONNECTIONS]:
-                each.sendall(b"GET /status HTTP/1.1\r\n")
-            assert all(ended(each) for each in half[http_port.CONNECTIONS :])
-            assert threading.active_count() <= threads + http_port.CONNECTIONS
-            assert all(ended(each) for each in half)
-        assert status_at(run_dir) is not None, "there is room again"
-    finally:
-        exporter.stop()
 
 
 def test_files_that_cannot_be_written_are_written_later(

@@ -12,6 +12,7 @@ from archipelago.cli.display import Display
 from archipelago.cli.formatting import WIDTH, amount, duration, sparkline
 from archipelago.cli.live_table import render
 from archipelago.cli.status_lines import announce, line
+from archipelago.cli.table_view import TableView
 from archipelago.cli.tables import summary_table
 from cluster.status import RunStatus
 
@@ -156,7 +157,7 @@ def test_table_has_a_row_for_each_fragment_with_merge_and_round() -> None:
     assert row(shown, "3 ") == "3 v6 ·●●● 3 of 4 2 of 4 arrived grace until 3.1"
 
 
-@pytest.mark.parametrize(("islands", "fragments", "rows"), [(4, 8, 19), (16, 8, 31), (16, 24, 31)])
+@pytest.mark.parametrize(("islands", "fragments", "rows"), [(4, 8, 19), (16, 8, 31), (16, 64, 28)])
 def test_table_fits_the_screen(islands: int, fragments: int, rows: int) -> None:
     status = a_status(islands, fragments)
     for island in status["islands"]:
@@ -169,8 +170,19 @@ def test_table_fits_the_screen(islands: int, fragments: int, rows: int) -> None:
 
 
 def test_many_fragments_are_all_shown() -> None:
-    shown = text(render(a_status(16, 24)))
-    assert all(f"p{index} v6" in shown for index in range(24))
+    """A folded fragment has one mark, in order; the open rounds are listed."""
+    status = a_status(16, 64)
+    status["fragments"][0] |= {"version": 0, "participants": []}
+    status["fragments"][1]["participants"] = [each["island"] for each in status["islands"]]
+    status["fragments"][40]["round"] = {"arrived": 3, "asked": 9, "why": "waits for the quorum"}
+    shown = text(render(status, width=80), width=80)
+    assert row(shown, "p0") == "p0 ·●" + "◐" * 62
+    assert row(shown, "p40") == "p40 v6 3 of 9 arrived waits for the quorum"
+    assert "64 fragments, v0 to v6, last merges with 14.8 of 16 islands, 1 rounds open" in shown
+    whole = text(render(status, view=TableView(fragments=True)))
+    assert (
+        row(whole, "40 ") == "40 v6 ·" + "●" * 15 + " 15 of 16 3 of 9 arrived waits for the quorum"
+    )
 
 
 def test_table_before_anything_is_known() -> None:
