@@ -7,7 +7,6 @@ The run's token is in the run directory, readable by its owner alone. The port i
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import logging
 import mimetypes
