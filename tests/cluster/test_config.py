@@ -176,7 +176,8 @@ REFUSALS = {
     "sync.overlap=-1": 'sync.overlap: must be "auto" or a number of steps, 0 or more, given -1',
     "sync.overlap=some": 'sync.overlap: must be "auto" or a number of steps, 0 or more, given '
     '"some"',
-    "sync.merge=max": 'sync.merge: must be "mean", "rda" or look like module:attribute, given "max"',
+    "sync.merge=max": 'sync.merge: must be "mean", "rda" or look like module:attribute, given '
+    '"max"',
     "sync.wire_up=f64": (
         'sync.wire_up: must be "f32", "bf16", "int8", "int4", "int2", "e3m0" or look like '
         'module:attribute, given "f64"'

@@ -134,7 +134,7 @@ def test_saved_dataset_is_read_split_by_split(tokenizer: HuggingFaceEncoder) -> 
     ids = DocumentFile(SAVED / "test" / "data-00000-of-00001.arrow", "ids", True)
     (batch,) = numbered(ids, 251, 0, ids.extent(), Damage(skip=False))
     assert batch.ids.tolist() == [n for i in range(30, 40) for n in (i % 7, i % 11, 250)]
-    with pytest.raises(UserMistake, match="saved dataset of several splits: name one: .*train"):
+    with pytest.raises(UserMistake, match=r"saved dataset of several splits: name one: .*train"):
         read_corpus(data_spec(str(SAVED), "text"))
 
 
