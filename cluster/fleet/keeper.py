@@ -155,7 +155,6 @@ class Keeper:
             logging.shutdown()
             os._exit(1)
         self._remember(outcome)  # the run is over for the fleet's next process too
-        self._trackers.finish(outcome.summary)
         self._exporter.stop()
         if self._writes():
             runs.retire(self._run_dir)

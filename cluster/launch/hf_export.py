@@ -20,13 +20,13 @@ from safetensors.numpy import save_file
 from cluster.config.load import load
 from cluster.workers.assembly import own_task_of
 from coordinator.errors import UserMistake
+from islands.data.text_tokens import BYTES
 from islands.gemma.hf_config import config_of
 from islands.gemma.hf_weights import to_transformers
 from islands.gemma.language_task import DrawnGemma
 from islands.gemma.parameters import nested
 from islands.gemma.spec import GemmaSpec
 from islands.parameter_files import INDEX, SUFFIX
-from islands.sources import BYTES
 
 FILE_BYTES = 5 * 10**9
 """The most bytes of one file, as transformers writes them."""
