@@ -13,7 +13,7 @@ from optax import OptState
 from coordinator.fragments import Flat
 from islands.foreign_arrays import placed_on
 from islands.inner import NO_DRAW, InnerState, Share, StepMeasures
-from islands.loop_thread import LoopThread, Turn
+from islands.loop_thread import LoopThread, LoopTurn
 from islands.mesh import Devices
 from islands.task import Batch, Params
 
@@ -57,7 +57,7 @@ class LoopInner:
 
         Errors: what the loop raises; `UserMistake` if it returns.
         """
-        answer = self._thread.step(Turn(state.params, batch, clock, draw))
+        answer = self._thread.step(LoopTurn(state.params, batch, clock, draw))
         is_ready = getattr(answer.loss, "is_ready", lambda: True)  # a float always is
         return InnerState(answer.params, ()), StepMeasures(answer.loss, answer.tokens, is_ready())
 

@@ -26,7 +26,7 @@ from islands.task import Batch, Params
 log = logging.getLogger("archipelago.loop")
 
 
-class Turn(NamedTuple):
+class LoopTurn(NamedTuple):
     """One step that the loop may take."""
 
     params: Params
@@ -38,7 +38,7 @@ class Turn(NamedTuple):
     """The words of the step's random key, [4]."""
 
 
-class Over(NamedTuple):
+class LoopOver(NamedTuple):
     """The end of the island's run, in place of a turn."""
 
     params: Params
@@ -54,7 +54,7 @@ class LoopAnswer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class LoopSeat:
     """The place of a loop in its run."""
 
     island: Island
@@ -89,8 +89,8 @@ class LoopThread:
         `name`: of the loop in messages. `shapes`: the parameters as `jax.ShapeDtypeStruct`.
         """
         self._loop, self.name, self.shapes = loop, name, shapes
-        self.seat = Seat(Island(""), "", 0)
-        self._turns = SimpleQueue[Turn | Over]()
+        self.seat = LoopSeat(Island(""), "", 0)
+        self._turns = SimpleQueue[LoopTurn | LoopOver]()
         self._answers = SimpleQueue[LoopAnswer | _Joined | _Ended]()
         self._steps, self._joined, self._over = 0, False, False
 
@@ -105,7 +105,7 @@ class LoopThread:
         if isinstance(answer := self._answers.get(), _Ended):
             raise answer.error
 
-    def step(self, turn: Turn) -> LoopAnswer:
+    def step(self, turn: LoopTurn) -> LoopAnswer:
         """Let the loop take a step.
 
         Errors: what it raises; `UserMistake` if it returns.
@@ -126,17 +126,17 @@ class LoopThread:
     def end(self, params: Params) -> None:
         """Tell the loop that the run of its island is over; it is not waited for."""
         self._over = True
-        self._turns.put(Over(params))
+        self._turns.put(LoopOver(params))
 
     # --- the loop's side --------------------------------------------------------------------------
 
-    def join(self) -> Turn | Over:
+    def join(self) -> LoopTurn | LoopOver:
         """Wait until the island has joined the run, and return the first turn."""
         self._joined = True
         self._answers.put(_Joined())
         return self._turns.get()
 
-    def answer(self, answer: LoopAnswer) -> Turn | Over:
+    def answer(self, answer: LoopAnswer) -> LoopTurn | LoopOver:
         """Give back a step, and wait for the next turn."""
         self._answers.put(answer)
         return self._turns.get()

@@ -21,7 +21,7 @@ import jax
 
 from coordinator.errors import UserMistake
 from islands import foreign_arrays
-from islands.loop_thread import CURRENT, LoopAnswer, LoopThread, Over, Turn
+from islands.loop_thread import CURRENT, LoopAnswer, LoopOver, LoopThread, LoopTurn
 from islands.parameter_tree import ParameterTree
 from islands.randomness import key_of
 from islands.task import Batch, Params
@@ -68,9 +68,9 @@ class JoinedIsland:
         Errors: `UserMistake` if the run is over before that.
         """
         self._thread, self._tree = thread, ParameterTree(thread.shapes)
-        if isinstance(turn := thread.join(), Over):
+        if isinstance(turn := thread.join(), LoopOver):
             raise UserMistake("the run of this island is over before its loop has joined")
-        self._turn: Turn | Over = turn
+        self._turn: LoopTurn | LoopOver = turn
         self._params, self._has_begun = turn.params, False
 
     def __repr__(self) -> str:
@@ -95,7 +95,7 @@ class JoinedIsland:
     @property
     def running(self) -> bool:
         """Whether there is another step to take; False once the run is over for this island."""
-        return isinstance(self._turn, Turn)
+        return isinstance(self._turn, LoopTurn)
 
     @property
     def clock(self) -> int:
@@ -182,8 +182,8 @@ class JoinedIsland:
         return self._params
 
     @property
-    def _now(self) -> Turn:
-        if isinstance(self._turn, Over):
+    def _now(self) -> LoopTurn:
+        if isinstance(self._turn, LoopOver):
             raise _mistake("the next step", "the run is over; loop `while island.running`")
         return self._turn
 

@@ -16,6 +16,7 @@ names its place in the notation of `--set`: `sync.every`, `islands.0.count`.
     field_check      a check between fields, and the fields that it reads
     checks           the list of all checks between fields, and some of them
     machine_checks   checks between fields of slices, hosts and meshes
+    loop_checks      checks of a run that trains with a loop of the user's own
     optimizer_checks  checks between fields of `[optimizer]`
     sync_checks      checks between fields of `[sync]`, and between these and other tables
     problem_text     the wording of a problem

@@ -29,7 +29,7 @@ from islands.learner import Learner
 from islands.link import LearnerSettings, Link
 from islands.loop_inner import LoopInner
 from islands.loop_task import with_loop
-from islands.loop_thread import LoopThread, Seat
+from islands.loop_thread import LoopSeat, LoopThread
 from islands.mesh import Devices
 from islands.mesh_shape import MeshShape
 from islands.moments import MomentSharing, MomentsPort
@@ -292,7 +292,7 @@ def assemble(
     group = group_of(config, island)
     batch_size = group.batch_size
     if parts.loop is not None:
-        parts.loop.seat = Seat(island, group.group, config.run.steps)
+        parts.loop.seat = LoopSeat(island, group.group, config.run.steps)
     return Learner(
         parts.task,
         parts.layout,

@@ -19,13 +19,12 @@ from coordinator.codec import Wire
 from coordinator.errors import UserMistake
 from coordinator.protocol import Void
 from coordinator.schedule import Schedule
-from islands import message_thread as talker
 from islands.adopt import AdoptRule, FragmentPort
 from islands.foreign_arrays import is_tensor
 from islands.inner import Inner, InnerState
 from islands.learner import Learner
 from islands.loop_inner import LoopInner
-from islands.loop_thread import LoopThread, Seat
+from islands.loop_thread import LoopSeat, LoopThread
 from islands.mesh import Devices
 from islands.own_loop import JoinedIsland, join
 from islands.task import Params
@@ -73,7 +72,7 @@ class Looping:
 
     def __init__(self, loop: Callable[[], object], adopt: AdoptRule, script: Script) -> None:
         self.thread = LoopThread(loop, "mine:train", TASK.shapes)
-        self.thread.seat = Seat(ISLAND, "g", 1000)
+        self.thread.seat = LoopSeat(ISLAND, "g", 1000)
         inner, port = LoopInner(DEVICES, self.thread), port_of(adopt)
         habits = a_habits(ISLAND, "g", Wire.F32, Schedule(EVERY, FRAGMENTS), 2, 1)
         self.learner = Learner(
@@ -95,9 +94,8 @@ Begin = Callable[..., Looping]
 
 
 @pytest.fixture
-def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
+def begin() -> Iterator[Begin]:
     """Yield a function that starts a learner with a loop; it stands at step 0 without data."""
-    monkeypatch.setattr(talker, "HEARTBEAT_S", 0.05)
     started: list[Looping] = []
 
     def begin(loop: Callable[[], object], adopt: AdoptRule = AdoptRule.OVERWRITE) -> Looping:
