@@ -124,7 +124,7 @@ class LoopThread:
                 assert_never(answer)
 
     def end(self, params: Params) -> None:
-        """Tell the loop that the run of its island is over; it is not waited for."""
+        """End the turns of the loop, since the run of its island is over; do not wait for it."""
         self._over = True
         self._turns.put(LoopOver(params))
 
@@ -153,7 +153,7 @@ class LoopThread:
         self._answers.put(_Ended(ended))
 
     def _why(self) -> str:
-        """Return what is wrong with a loop that has returned while the run goes on."""
+        """Return what is wrong with a loop that returns before the end of the run."""
         if not self._steps and not self._joined:
             return f"{self.name} returned without a call of archipelago.join()"
         return (

@@ -109,7 +109,7 @@ def begin() -> Iterator[Begin]:
 
 
 class Loop:
-    """A loop that changes the parameters as told, and keeps what it has seen."""
+    """A loop that changes the parameters as a function does, and keeps what it has seen."""
 
     def __init__(
         self,
@@ -282,7 +282,7 @@ def as_tensors(island: JoinedIsland) -> Params:
 
 @pytest.mark.parametrize("first", [as_numpy, as_tensors])
 def test_arrays_that_change_in_place(begin: Begin, first: Callable[..., Params]) -> None:
-    """A hand-in is of its step, though the loop goes on in the same memory."""
+    """A hand-in is of its step, though the loop continues in the same memory."""
     if first is as_tensors:  # on this thread, which may skip the test
         pytest.importorskip("torch")
     loop = Loop(added_in_place, first)
