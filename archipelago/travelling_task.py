@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import importlib
 import inspect
 import io
@@ -14,7 +16,7 @@ from cluster.config.load import tables_of
 from cluster.config.optimizer_checks import OF_RATE
 from cluster.config.schema import Config
 from coordinator.errors import UserMistake
-from islands.pickled_task import MOST_CHARACTERS, digest_of, text_of
+from islands.pickled_task import MOST_CHARACTERS, digest_of, init_of_skeleton, text_of
 
 if TYPE_CHECKING:
     import optax
@@ -163,10 +165,51 @@ def _pickled(make: Callable[..., Any], what: str, table: str = "optimizer") -> s
 
 
 def _dumped(value: object) -> bytes:
-    """Pickle a value as Ray does: objects of `__main__` by value, those of modules by name."""
-    from ray import cloudpickle
+    """Pickle a value as Ray does: objects of `__main__` by value, those of modules by name.
 
-    return cloudpickle.dumps(value)  # pyright: ignore[reportPrivateImportUsage]
+    A class of Equinox gets its fields when it is made again, and not afterwards as other classes
+    do: its metaclass derives the pytree from them.
+    """
+    from ray.cloudpickle import Pickler  # pyright: ignore[reportPrivateImportUsage]
+
+    class ModelPickler(Pickler):
+        """Ray's pickler, with the fields of Equinox classes."""
+
+        def reducer_override(self, obj: Any) -> Any:
+            """Return how an object is made again."""
+            reduced: Any = super().reducer_override(obj)
+            if not (isinstance(reduced, tuple) and _is_equinox_class(obj)):
+                return reduced
+            make, (metaclass, name, bases, namespace, *more), *rest = reduced
+            return make, (metaclass, name, bases, {**namespace, **_fields(obj)}, *more), *rest
+
+    with io.BytesIO() as file:
+        ModelPickler(file).dump(value)
+        return file.getvalue()
+
+
+def _is_equinox_class(value: object) -> bool:
+    own = type(value).__module__.partition(".")[0] == "equinox"
+    return own and isinstance(value, type) and dataclasses.is_dataclass(value)
+
+
+def _fields(cls: Any) -> dict[str, Any]:
+    """Return the part of a class's body that declares its own fields and whether it has `__init__`.
+
+    No annotation is in it, because it may refer to the class itself; the pickle sets them later.
+    """
+    declared = {name: copy.copy(field) for name, field in _own_fields(cls).items()}
+    for field in declared.values():
+        field.type = Any
+    body: dict[str, Any] = {"__annotations__": dict.fromkeys(declared, Any), **declared}
+    if "__init__" in vars(cls) and not cls.__dataclass_params__.init:
+        body["__init__"] = init_of_skeleton
+    return body
+
+
+def _own_fields(cls: Any) -> dict[str, dataclasses.Field[Any]]:
+    own = vars(cls).get("__annotations__", {})
+    return {field.name: field for field in dataclasses.fields(cls) if field.name in own}
 
 
 def _culprits(make: Callable[..., Any]) -> str:

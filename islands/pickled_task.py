@@ -26,6 +26,10 @@ DIGITS = 16
 """Hexadecimal digits of the digest."""
 
 
+def init_of_skeleton(self: Any) -> None:
+    """Do nothing: it stands for the `__init__` of a class until the pickle sets the real one."""
+
+
 def python_version() -> str:
     """Return the version of Python that bytecode depends on, such as "py3.12"."""
     return f"py{sys.version_info.major}.{sys.version_info.minor}"
