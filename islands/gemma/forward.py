@@ -1,12 +1,14 @@
 """The forward pass of a Gemma model: tokens to logits, and the loss.
 
 Each section of layers is one `lax.scan` over its periods, for example over groups of five local
-layers and a global one. Layers after the last whole period follow it.
+layers and a global one. Consecutive layers of one kind are a scan inside it. Layers after the last
+whole period follow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -117,13 +119,21 @@ def _section(
     """Compute the layers of a section: a scan over whole periods, then the rest."""
 
     def some(kinds: Sequence[str], carry: _Carry, inputs: _LayerInputs) -> _Carry:
-        for number, kind in enumerate(kinds):
-            row = kinds[:number].count(kind)
-            layer = jax.tree.map(lambda leaf, row=row: leaf[row], inputs.stacks[kind])
-            scalar = None if inputs.scalars is None else inputs.scalars[number]
-            own = None if inputs.own is None else inputs.own[number]
-            carry = _layer(spec, section.name, kind, carry, layer, where[kind], scalar, own)
+        number = 0
+        for kind, run in groupby(kinds):
+            count, row = len([*run]), kinds[:number].count(kind)
+            stack = jax.tree.map(lambda leaf, a=row, n=count: leaf[a : a + n], inputs.stacks[kind])
+            carry = equal(kind, carry, stack, *_rows(inputs, number, number + count))
+            number += count
         return carry
+
+    def equal(kind: str, carry: _Carry, stack: Any, scalars: Any, own: Any) -> _Carry:
+        """Compute consecutive layers of one kind; a scan keeps the compiled step small."""
+
+        def one(carry: _Carry, each: Any) -> tuple[_Carry, None]:
+            return _layer(spec, section.name, kind, carry, where[kind], *each), None
+
+        return jax.lax.scan(one, carry, (stack, scalars, own))[0]
 
     period, turns = section.kinds[: section.period], section.turns
 
@@ -136,6 +146,12 @@ def _section(
     unroll = min(turns, max(1, UNROLLED_LAYERS // section.period))
     carry, _ = jax.lax.scan(body, carry, repeated, length=turns, unroll=unroll)
     return some(section.rest, carry, rest) if section.rest else carry
+
+
+def _rows(inputs: _LayerInputs, start: int, end: int) -> tuple[Any, Any]:
+    """Return the scalars and the layers' own inputs of some layers."""
+    parts = [None if x is None else x[start:end] for x in (inputs.scalars, inputs.own)]
+    return parts[0], parts[1]
 
 
 def _parted(section: Section, inputs: _LayerInputs) -> tuple[_LayerInputs, _LayerInputs]:
@@ -166,8 +182,8 @@ def _layer(
     section: str,
     kind: str,
     carry: _Carry,
-    layer: Any,
     where: Positions,
+    layer: Any,
     scalar: jax.Array | None,
     own: jax.Array | None,
 ) -> _Carry:

@@ -41,7 +41,7 @@ def test_costs_of_twelve_billion_parameters_as_json(cli: Cli) -> None:
     assert len(found["fragments"]) == 24
     assert all(f["bytes"] == 4 * f["parameters"] for f in found["fragments"])
     memory = found["memory"]
-    assert total * 4 / 32 < memory["parameters"] < 1.2 * total * 4 / 32
+    assert total * 4 / 32 < memory["parameters"] < 1.3 * total * 4 / 32
     parts = ("parameters", "gradients", "moments", "activations")
     assert memory["total"] == sum(memory[part] for part in parts)
     splits = {leaf["path"]: leaf["split"] for leaf in found["leaves"]}

@@ -139,7 +139,7 @@ def test_layer_scalars_multiply_and_have_no_gradient() -> None:
     assert not np.any(jax.grad(loss, 1)(params, other)[LAYER_SCALARS])
 
 
-@pytest.mark.parametrize("spec", [SMALL, SPARSE], ids=["dense", "experts"])
+@pytest.mark.parametrize("spec", [SMALL, LARGE_PARTS], ids=["gemma 3", "gemma 4"])
 def test_bfloat16_is_close_to_float32(spec: GemmaSpec) -> None:
     params, given = grown(spec), tokens(spec)
     exact = logits_of(spec, params, given)
@@ -350,7 +350,7 @@ def test_twelve_billion_parameters_are_planned_without_allocating_them() -> None
     assert layout.parameters == PUBLISHED["gemma-3-12b"]
     assert max(layout.sizes) < 1.1 * layout.parameters / 24
     share = 4 * PUBLISHED["gemma-3-12b"] / 32
-    assert share < memory.parameters < 1.2 * share  # norms, and keys of one axis, are repeated
+    assert share < memory.parameters < 1.3 * share  # tensor does not split the embedding
     assert memory.gradients == memory.parameters
     assert memory.moments == pytest.approx(2 * memory.parameters, rel=1e-3)
     assert memory.total < 80 * 2**30
