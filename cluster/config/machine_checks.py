@@ -111,7 +111,7 @@ def meshes_can_be(config: Config) -> Iterator[Problem]:
 
 @reads("islands.*.mesh", "islands.*.batch_size", "islands.*.accumulate")
 def batches_divide(config: Config) -> Iterator[Problem]:
-    """Check that a batch splits evenly into parts, and over the data and fsdp axes of its mesh."""
+    """Check that a batch splits evenly into parts, and over the batch axes of its mesh."""
     for number, group in enumerate(config.islands):
         splits = group.mesh.splits
         parts = group.accumulate * (1 if group.mesh.devices is None else splits)
@@ -124,8 +124,9 @@ def batches_divide(config: Config) -> Iterator[Problem]:
             )
             continue
         if group.mesh.devices is not None and group.batch_size % splits:
+            axes = "data x fsdp" + (" x expert" if group.mesh.expert > 1 else "")
             yield Problem(
                 f"islands.{number}.batch_size",
-                f"{group.batch_size} windows cannot be split over {splits} devices, data x fsdp of "
-                f"its mesh; use a multiple of {splits}",
+                f"{group.batch_size} windows cannot be split over {splits} devices, {axes} of its "
+                f"mesh; use a multiple of {splits}",
             )
