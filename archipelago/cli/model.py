@@ -68,7 +68,8 @@ class ModelReport:
     """The costs of a model."""
 
     name: str
-    spec: GemmaSpec | Any
+    spec: Any
+    """The shape: a `GemmaSpec`, or a `ModelSpec` of a byte model."""
     parameters: ParameterCounts
     memory: MemoryPlan
     batch_size: int
@@ -179,13 +180,13 @@ def report(
     shape = MeshShape(**_mesh(mesh))
     if problems := misfits(task, shape):
         raise UserMistake("\n".join(f"--mesh: {problem}" for problem in problems))
-    spec = _spec_of(task)
+    own, spec = _specs_of(task)
     moments = jax.eval_shape(direction(optimizer_of(config), task).init, task.shapes)
     layout = layout_of(task, config.sync.fragments if fragments is None else fragments)
     wire = Wire(config.sync.wire_up)
     return ModelReport(
         name=name,
-        spec=task.init.spec,  # pyright: ignore[reportFunctionMemberAccess]
+        spec=own,
         parameters=costs.counted(spec),
         memory=costs.memory_plan(task, spec, moments, shape.sizes, batch_size, window),
         batch_size=batch_size,
@@ -204,17 +205,20 @@ def report(
     )
 
 
-def _spec_of(task: Task) -> GemmaSpec:
-    """Return the shape of a built-in model; that of a byte model is a Gemma shape like it."""
+def _specs_of(task: Task) -> tuple[Any, GemmaSpec]:
+    """Return the shape of a built-in model, and the Gemma shape that its costs are computed from.
+
+    Errors: `UserMistake` if it is a user's own model.
+    """
     from islands.gemma.byte_models import alike
     from islands.gemma.language_task import DrawnGemma
     from islands.task import Drawn
 
     match task.init:
         case DrawnGemma(spec=spec):
-            return spec
-        case Drawn(spec=spec):
-            return alike(spec)
+            return spec, spec
+        case Drawn(spec=byte_spec):
+            return byte_spec, alike(byte_spec)
         case _:
             raise UserMistake(f"{task.name} is no built-in model")
 

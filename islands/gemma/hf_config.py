@@ -186,9 +186,9 @@ class _Fields:
                 "full_attention" if (i + 1) % every == 0 else "sliding_attention"
                 for i in range(layers)
             ]
-        if not isinstance(types, list) or (wrong := {*map(str, types)} - {*LETTERS}):
-            shown = ", ".join(sorted(wrong)) if isinstance(types, list) else _short(types)
-            self._problems.append(f"layer_types: {shown} is not one of {', '.join(LETTERS)}")
+        given = map(str, types) if isinstance(types, list) else [_short(types)]
+        if wrong := ", ".join(sorted({*given} - {*LETTERS})):
+            self._problems.append(f"layer_types: {wrong} is not one of {', '.join(LETTERS)}")
             return "G"
         if len(types) != layers:
             self._problems.append(

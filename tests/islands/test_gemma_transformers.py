@@ -113,9 +113,10 @@ def model_of(kind: str, options: Mapping[str, Any]) -> Any:
     import transformers
 
     config = getattr(transformers, f"{kind}TextConfig")(**deepcopy(dict(options)))
-    config._attn_implementation = "eager"
-    config._experts_implementation = "eager"
     model = getattr(transformers, f"{kind}ForCausalLM")(config).eval().float()
+    model.set_attn_implementation("eager")
+    if config.to_dict().get("enable_moe_block"):
+        model.set_experts_implementation("eager")
     generator = torch.Generator().manual_seed(0)
     for name, tensor in model.state_dict(keep_vars=True).items():
         if name == "lm_head.weight":  # the embedding
