@@ -9,6 +9,8 @@ Modules:
     built_in_init     its initial parameters, all or single leaves
     text_model        the next tokens of a trained language model, and the choice among them
     model_decoder     the built-in transformer one token at a time
+    model             the built-in transformer for bytes
+    gemma             Gemma 3 and Gemma 4, with modules of their own
     initial_model     initial parameters from a file or a checkpoint in place of `init`
     parameter_files   arrays by name, read one at a time from safetensors files
     orbax_checkpoint  Orbax checkpoints, read and written

@@ -19,6 +19,7 @@ the result; it decides nothing. A command imports Ray and JAX only when it needs
     planning         plan, and the parts of `simulate` about simulated clusters of chips
     planning_tables  the tables that both print
     study            study
+    model            model
     bench            the group of commands `bench`
     bench_learning   bench parity, bench wire
     bench_faults     bench recovery, bench faults, bench calibrate

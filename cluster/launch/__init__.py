@@ -7,6 +7,7 @@ the run ends, the process stops all of it, and nothing else.
     initial_source  the source of a run's initial parameters: found, checked and written down
     run_model      the model of a run, from its files: the newest state or an earlier step
     export         the model of a run, written as safetensors or as an Orbax checkpoint
+    hf_export      the model of a run as a folder that transformers reads
     run            one run from its start to its end, owned by this process or by its fleet
     job            a run as a job of a Ray cluster
     job_state      the state of a submitted run's job, for a run that cannot be reached

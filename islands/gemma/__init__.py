@@ -12,5 +12,6 @@ Modules:
     hf_config     a configuration of transformers as such a shape, and back
     hf_rope       its rotary positions
     hf_weights    weights by the names of transformers, both ways
+    byte_models   the byte models as such shapes, for their costs
     costs         parameters, memory and operations of a model, from its shape alone
 """
