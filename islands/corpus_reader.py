@@ -135,8 +135,8 @@ def _of_directory(directory: TokenDirectory, data: DataSpec) -> _Read:
         TokenPart(file, 0, shard.tokens, digest=shard.sha256)
         for file, shard in zip(directory.files, index.shards, strict=True)
     ]
-    train, heldout = divided(parts, data.heldout_percent)
     end = data.end_token if isinstance(data.end_token, int) else index.end_token
+    train, heldout = divided(parts, data.heldout_percent, end)
     return _Read(JoinedTokens(train, dtype), JoinedTokens(heldout, dtype), end)
 
 

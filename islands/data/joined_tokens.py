@@ -50,14 +50,19 @@ class TokenPart:
 
 
 def divided(
-    parts: Sequence[TokenPart], heldout_percent: float
+    parts: Sequence[TokenPart], heldout_percent: float, ending: int | None = None
 ) -> tuple[list[TokenPart], list[TokenPart]]:
-    """Return the beginning of each part for training, and its end, which is held out."""
+    """Return the beginning of each part for training, and its end, which is held out.
+
+    The cut may be within a document, whose two halves then meet other documents. `ending` is put
+    between them; None: they are joined as they are.
+    """
     train, heldout = list[TokenPart](), list[TokenPart]()
     for part in parts:
         kept = round((1 - heldout_percent / 100) * part.count)
-        train.append(replace(part, count=kept, ending=None))
-        heldout.append(replace(part, start=part.start + kept, count=part.count - kept))
+        rest, count = part.start + kept, part.count - kept
+        train.append(replace(part, count=kept, ending=ending))
+        heldout.append(replace(part, start=rest, count=count, ending=ending))
     return train, heldout
 
 

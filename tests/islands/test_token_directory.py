@@ -213,12 +213,12 @@ def test_windows_are_those_of_the_joined_tokens(lines: Path, tmp_path: Path) -> 
     index = tokenized(spec(lines), tmp_path / "out")
     corpus = read_corpus(spec(tmp_path / "out", None))
     assert isinstance(corpus, Corpus)
-    train, heldout = list[np.ndarray](), list[np.ndarray]()
+    train, heldout, end = list[np.ndarray](), list[np.ndarray](), np.zeros(1, np.uint8)
     for shard in index.shards:
         tokens = np.fromfile(tmp_path / "out" / shard.file, np.uint8)
         cut = round(0.8 * len(tokens))
-        train.append(tokens[:cut])
-        heldout.append(tokens[cut:])
+        train += [tokens[:cut], end]  # the end of a document that the cut may be in
+        heldout += [tokens[cut:], end]
     plain = Corpus(corpus.spec, np.concatenate(train), np.concatenate(heldout))
     assert corpus.windows == plain.windows > 100
     numbers = np.arange(corpus.windows)
@@ -227,6 +227,24 @@ def test_windows_are_those_of_the_joined_tokens(lines: Path, tmp_path: Path) -> 
         np.testing.assert_array_equal(mine, theirs)
     for mine, theirs in zip(corpus.heldout_batches(4), plain.heldout_batches(4), strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+def test_no_segment_joins_the_halves_of_two_documents(lines: Path, tmp_path: Path) -> None:
+    """Every shard is cut within a document; its first half is no part of the next shard's."""
+    index = tokenized(spec(lines), tmp_path / "out")
+    corpus = read_corpus(spec(tmp_path / "out", None, separate_documents=True))
+    assert isinstance(corpus, Corpus)
+    batch = corpus.cut(np.arange(corpus.windows))
+    places, first = list[int](), 0
+    for shard in index.shards[:-1]:
+        first += round(0.8 * shard.tokens) + 1
+        places.append(first)
+    for place in places:  # the first token of a shard, behind the cut of the one before
+        row, column = divmod(place, 8)
+        if column and row < corpus.windows:
+            segments = batch["segments"][row]
+            assert segments[column] == segments[column - 1] + 1
+    assert sum(place % 8 != 0 for place in places) > 2
 
 
 @pytest.mark.parametrize("counts", [[1], [1, 1, 1], [3, 0, 20, 1, 2], [40], [0, 7, 33]])
@@ -375,6 +393,6 @@ def test_500_links_to_a_shard_open_as_fast_and_as_small_as_one(tmp_path: Path) -
         index = TokenIndex("uint16", 2**16, 0, None, None, 1000, tokens, 1, {}, tuple(shards))
         (there / token_index.INDEX).write_text(index.text())
     small, large = opened(tmp_path / "1"), opened(tmp_path / "500")
-    assert large[0] == 500 * small[0] == 500 * 47_500_000
+    assert large[0] == 500 * small[0] == 500 * 47_500_001
     assert large[1] < 5, "it takes seconds at most"
     assert large[2] < small[2] + 16 * 1024
