@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from islands.data import tables
-from islands.data.buckets import SourceFile
+from islands.data.buckets import BucketFile, SourceFile
 from islands.data.damage import Damage
 from islands.data.documents import DocumentFile
 from islands.data.encoding import dtype_of, encoded, numbered
@@ -92,7 +92,8 @@ def _row(table: tables.TableFile, valid: int) -> int:
 
 def _bytes(file: SourceFile, start: float, stop: float) -> Pieces:
     with file.open("rb") as stream:
-        size = stream.seek(0, os.SEEK_END)
+        # Streams of GCS cannot be placed at their end.
+        size = file.size if isinstance(file, BucketFile) else stream.seek(0, os.SEEK_END)
         place, end = stream.seek(round(start * size)), round(stop * size)
         while place < end and (read := stream.read(min(PIECE_BYTES, end - place))):
             place += len(read)

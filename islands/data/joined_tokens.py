@@ -157,7 +157,7 @@ class JoinedTokens:
         try:
             stream = self._stream(number)
             read = stream.read_at((stop - start) * width, (part.start + start) * width)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
             raise _changed(part, str(error)) from error
         if len(read) != (stop - start) * width:
             raise _changed(part, "it ends too early")
