@@ -27,6 +27,7 @@ the result; it decides nothing. A command imports Ray and JAX only when it needs
     bench_wan        bench wan
     bench_output     the figures of a bench, as JSON or as tables
     doctor           doctor
+    keep             verify and backup
     wan              the group of commands `wan`
     manifest         the group of commands `manifest`
     options          the application, and the options of several commands

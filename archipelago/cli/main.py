@@ -14,6 +14,7 @@ from archipelago.cli.control import chaos, drain, save, scale, stop
 from archipelago.cli.data import data
 from archipelago.cli.doctor import doctor
 from archipelago.cli.export import export
+from archipelago.cli.keep import backup, verify
 from archipelago.cli.manifest import manifest
 from archipelago.cli.model import model
 from archipelago.cli.options import FAILED, INTERRUPTED, MISTAKEN, app
@@ -31,11 +32,9 @@ from coordinator.errors import ArchipelagoError, UserMistake
 
 for command in (
     init, demo, run, submit, status, top, page, scale, drain, save, export, stop, chaos, replay,
-    report, trace, simulate, plan, study, model, dashboards, doctor,
+    report, trace, simulate, plan, study, model, dashboards, doctor, verify, backup, audit, sample,
 ):  # fmt: skip
     app.command()(command)
-app.command()(audit)
-app.command()(sample)
 app.command(name="eval")(evaluate)
 app.command(hidden=True)(job)
 app.add_typer(bench, name="bench")

@@ -126,6 +126,55 @@ def kuberay(
     _print_result(_written(out, made.files), made.groups, as_json)
 
 
+@manifest.command()
+def slurm(
+    config_path: ConfigPath,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write.")] = Path("slurm"),
+    overrides: Overrides = [],  # noqa: B006 - typer reads it; it never changes
+    name: Named = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Time limit, such as 12:00:00.")
+    ] = None,
+    account: Annotated[str | None, typer.Option(help="Account of the job.")] = None,
+    partition: Annotated[
+        list[str],
+        typer.Option(
+            "--partition", metavar="GROUP=NAME", help="Partition of a group; may be repeated."
+        ),
+    ] = [],  # noqa: B006 - typer reads it; it never changes
+    setup: Annotated[
+        list[str],
+        typer.Option(metavar="LINE", help="Shell line that comes first; may be repeated."),
+    ] = [],  # noqa: B006 - typer reads it; it never changes
+    exclusive: Annotated[bool, typer.Option(help="Take whole nodes.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Write a batch file for Slurm; a job that is put back into the queue resumes its run.
+
+    Example: archipelago manifest slurm run.toml --time 12:00:00 && cd slurm && sbatch run.sbatch
+    """
+    config = _loaded(config_path, overrides)
+    from archipelago.manifest.slurm import BATCH_FILE, SlurmSite
+    from archipelago.manifest.slurm_files import slurm_manifest
+    from cluster.launch.preflight import model_layout
+
+    problems: list[str] = []
+    site = SlurmSite(
+        name=name or config.run.name or config_path.stem,
+        time=time,
+        account=account,
+        partitions=_pairs("--partition", partition, problems),
+        setup=setup,
+        exclusive=exclusive,
+    )
+    if problems:
+        raise UserMistake("\n".join(problems))
+    files, groups = slurm_manifest(config, model_layout(config), site)
+    paths = _written(out, files)
+    (out / BATCH_FILE).chmod(0o755)
+    _print_result(paths, groups, as_json)
+
+
 def _loaded(config_path: Path, overrides: Sequence[str]) -> Config:
     """Return the configuration, with this process prepared to make its task."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")

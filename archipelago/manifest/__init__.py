@@ -15,5 +15,6 @@ here connects to a cluster; `cli` prints and writes what these functions return.
     cluster_objects  the objects around them: claim, configuration, priorities, settings
     monitoring       PodMonitor, PrometheusRule and the boards
     slurm            a batch file for Slurm around `ray symmetric-run`
+    slurm_files      all files of `archipelago manifest slurm`
     yaml_text        objects as YAML text
 """

@@ -29,17 +29,19 @@ METRICS_PORT = 9464
 ANY_ADDRESS = "0.0.0.0"
 
 
-def placed(config: Config, name: str, *, volume: bool = True) -> Config:
+def placed(config: Config, name: str, *, volume: bool = True, control: bool = True) -> Config:
     """Return the configuration for a cluster of this name.
 
-    `volume`: there is a shared volume; otherwise paths stay as they are.
+    `volume`: there is a shared volume; otherwise paths stay as they are. `control`: there is a node
+    for the fleet and an evaluator beside it; otherwise an evaluator with devices gets a node.
     """
     tables: dict[str, Any] = config.model_dump(mode="json", exclude_none=True)
     tables["run"]["name"] = name
     tables["monitor"] |= {"metrics_host": ANY_ADDRESS, "metrics_port": METRICS_PORT}
     for group in tables["islands"]:
         group["label_selector"] = _with_group(group, group["group"])
-    if config.monitor.evaluator.apart:
+    needs_node = not control and any(config.monitor.evaluator.devices.values())
+    if config.monitor.evaluator.apart or needs_node:
         evaluator = tables["monitor"]["evaluator"]
         evaluator["label_selector"] = _with_group(evaluator, EVALUATOR)
     if volume:
