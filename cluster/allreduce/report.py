@@ -6,6 +6,7 @@ import math
 
 from cluster.allreduce.ring import Ring, RingMemberState, RingStage, Rules
 from cluster.status import Figures, FragmentStatus, IslandState, IslandStatus, RunStatus
+from cluster.syncer import run_time
 from cluster.syncer.counts import Counts
 from cluster.syncer.report import goodput, island_hours, uptime
 from cluster.view import IslandView, View
@@ -167,6 +168,7 @@ def summary_of(ring: Ring, counts: Counts, now_s: float) -> dict[str, object]:
         "down_bytes_per_token": counts.down_bytes / tokens,
         "rejected_contributions": 0,
         "effective_overlap": 0.0,  # all members wait for the mean of each step
+        **run_time.summary(counts),
     }
 
 

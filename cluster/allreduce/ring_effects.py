@@ -32,6 +32,7 @@ from cluster.allreduce.ring_messages import (
 )
 from cluster.allreduce.ring_places import RingPlaces
 from cluster.allreduce.saved_state import RingState
+from cluster.syncer import run_time
 from cluster.syncer.measures import Measures
 from cluster.tasks import Tasks
 from coordinator.protocol import Life
@@ -158,7 +159,9 @@ class RingEffects:
         durable = self._tasks.spawn(self._records.make_final(state, ring, stored=stored))
         await asyncio.wait({durable}, timeout=END_S)
         run.snapshot = state  # even if the depot has not stored it
-        self._measures.counts.ended_s = self._now_s()
+        counts = self._measures.counts
+        counts.ended_s = self._now_s()
+        run_time.ended(counts, counts.ended_s)
         run.feed(Ended(state.held))
 
     async def _release(self, life: Life) -> None:
