@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -214,13 +214,13 @@ def _codec(target: str, options: tuple[tuple[str, bool | int | float | str], ...
         )
     if not is_codec and not callable(found):
         raise UserMistake(f'{KEY} = "{target}" is {type(found).__name__}, not {WANTED}')
-    made = found if is_codec else result_of(KEY, target, found, given)
+    made: Any = found if is_codec else result_of(KEY, target, found, given)
     if (lacks := _lacks(made)) is not None:
         raise UserMistake(
             f'{place_of(found)}{KEY} = "{target}" is {type(made).__name__}, which has no {lacks}: '
             f"it must be {WANTED}"
         )
-    return made
+    return cast("Codec", made)
 
 
 def _lacks(codec: object) -> str | None:

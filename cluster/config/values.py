@@ -113,8 +113,8 @@ def wire_value(value: object, info: ValidationInfo) -> object:
         return Wire(str(value))
     if isinstance(value, str) and re.match(TARGET, value):
         return OwnWire(value, options_of(info.data.get("wire_options", {})))
-    known = ", ".join(f'"{wire}"' for wire in Wire)
-    raise PydanticCustomError("wire", f"must be {known} or look like module:attribute")
+    why = f"must be {', '.join(map(repr, map(str, Wire)))} or look like module:attribute"
+    raise PydanticCustomError("wire", "{why}", {"why": why.replace("'", '"')})
 
 
 def every_value(value: object) -> object:

@@ -27,6 +27,7 @@ from cluster.config.schema import Config
 from coordinator.errors import RunFailed
 from coordinator.fragments import Layout, Leaf, cut
 from coordinator.protocol import Island
+from islands.own_wire import built_in
 
 CREW = 16
 """Stub learners in each process."""
@@ -142,7 +143,7 @@ def material_of(config: Config, layout: Layout) -> Material:
     return Material(
         layout=layout,
         schedule=schedule_of(config),
-        wire=config.sync.wire_up,
+        wire=built_in(config.sync.wire_up),
         deltas=tuple(
             rng.standard_normal(size, np.float32) * np.float32(1e-3) for size in layout.sizes
         ),

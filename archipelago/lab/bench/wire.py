@@ -28,6 +28,7 @@ from coordinator.protocol import (
     Publication,
     Version,
 )
+from islands.own_wire import built_in
 
 ALL_REDUCE_BYTES = 2
 """Bytes of a gradient's element in bf16, for islands that would all-reduce at every step."""
@@ -62,7 +63,9 @@ def wire(
     every = config.sync.lasting_every
     values = np.random.Generator(np.random.PCG64(0)).standard_normal(elements, np.float32)
     speeds = _speeds(values, repeats)
-    default = WireTraffic.of(values, shipped.sync.wire_up, shipped.sync.wire_down)
+    default = WireTraffic.of(
+        values, built_in(shipped.sync.wire_up), built_in(shipped.sync.wire_down)
+    )
     rows: list[dict[str, object]] = []
     losses: dict[Wire, list[float]] = {each: [] for each in Wire}
     for seed in range(seeds):
