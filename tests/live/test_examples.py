@@ -15,12 +15,11 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.archipelago.test_own_model_tutorial import blocks, patched, script
-from tests.live.cli import MARK, ROOT, Place, place
-from tests.live.test_tutorials import environment, terminal, typed
+from tests.live.cli import ROOT, Place, place
+from tests.live.test_tutorials import terminal, typed
 
 pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(900)]
 
-EXAMPLES = ROOT / "archipelago" / "examples"
 SCRIPTS = ("digits_jax", "digits_nnx", "digits_equinox", "lora")
 STEPS = 60
 
@@ -49,14 +48,15 @@ def accuracy(text: str) -> int:
     return int(re.findall(r"(\d+)% of 1000", text)[-1])
 
 
-def test_notebook() -> None:
+def test_notebook_runs_from_the_wheel(wheel: Path) -> None:
     """All cells run in order in a kernel; the run of the notebook ends before its last cell."""
-    notebook = nbformat.read(EXAMPLES / "digits_notebook.ipynb", as_version=4)
+    path = wheel / "archipelago" / "examples" / "digits_notebook.ipynb"
+    notebook = nbformat.read(path, as_version=4)
     with place() as here, terminal(here) as folder:
         (config,) = (cell for cell in notebook.cells if "config = {" in cell.source)
         config.source = config.source.replace('"steps": 300', f'"steps": {STEPS}')
         assert str(STEPS) in config.source
-        wanted = {**environment(here), MARK: str(here.folder)}
+        wanted = dict(of_wheel(here, wheel))
         client = NotebookClient(
             notebook, timeout=600, resources={"metadata": {"path": str(folder)}}
         )
