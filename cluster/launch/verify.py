@@ -26,13 +26,15 @@ from cluster.storage.open_depot import depot_of
 from cluster.storage.playback import Playback
 from cluster.storage.runs import SUMMARY
 from cluster.storage.sealed import SUFFIX, unseal_all
-from cluster.storage.segments import segments
+from cluster.storage.segments import Segment, segments
 from cluster.storage.snapshots import STATE, beginning_of, beginnings, load_snapshot, name_of
 from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
 from coordinator.fragments import Layout
 from coordinator.protocol import Fragment
 
 CONTRIBUTIONS = "contributions"
+BEGINNING = Segment(0, -1)
+"""The first segment of a run's tape."""
 TORN = "ends in the middle of a write"
 """The words of `Playback` for an end that a crash may have cut off, which costs nothing."""
 
@@ -92,7 +94,7 @@ def verify(run_dir: Path) -> Verified:
         _check_ring(depot, found)
     else:
         _check_snapshots(depot, layout, found)
-        _check_tape(depot, layout, found, ended=_ended(run_dir, depot))
+        _check_tape(config, depot, layout, found, ended=_ended(run_dir, depot))
         _check_fragments(config, depot, layout, found)
         _check_contributions(depot, layout, found)
         if found.ok:
@@ -125,12 +127,18 @@ def _check_snapshots(depot: Depot, layout: Layout, found: Verified) -> None:
         found.attempt("snapshots", read)
 
 
-def _check_tape(depot: Depot, layout: Layout, found: Verified, *, ended: bool) -> None:
+def _check_tape(
+    config: Config, depot: Depot, layout: Layout, found: Verified, *, ended: bool
+) -> None:
     """Read the whole tape; the newest snapshot must not be later than its end."""
     if not segments(depot):
         if depot.has(STATE):
             found.problems.append(f"{depot} has no tape, and {STATE} is there")
         return
+    if config.durability.keep_segments == 0 and segments(depot)[0] != BEGINNING:
+        found.problems.append(
+            f"{BEGINNING.name} is not there, and durability.keep_segments = 0 keeps all of the tape"
+        )
     try:
         first = beginning_of(depot, layout.fingerprint)
         kept = load_snapshot(depot, layout.fingerprint)
