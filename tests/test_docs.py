@@ -29,7 +29,7 @@ WRITTEN_LATER = {
     "runs/second-chances.txt",
 }
 """Files that a page names and that a run or CI writes."""
-FOLDERS = (*PACKAGES, "tests", "docs", "examples", "dashboards")
+FOLDERS = (*PACKAGES, "tests", "docs", "examples", "dashboards", "deploy")
 
 ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "AGENTS.md")
 

@@ -94,8 +94,9 @@ def _preparation(site: SlurmSite) -> Iterator[str]:
     yield "# The head is this node. On nodes with several networks, set ARCHIPELAGO_HEAD_IP."
     yield 'head_ip=${ARCHIPELAGO_HEAD_IP:-$(hostname -I | cut -d" " -f1)}'
     yield f"address=${{head_ip:-127.0.0.1}}:$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))"
-    yield "RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')"
-    yield "export RAY_AUTH_TOKEN RAY_AUTH_MODE=token RAY_TMPDIR=/tmp/ray-$SLURM_JOB_ID"
+    yield "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$PWD/.ray-token-$SLURM_JOB_ID"
+    yield "(umask 077 && od -An -N32 -tx1 /dev/urandom | tr -d ' \\n' > \"$RAY_AUTH_TOKEN_PATH\")"
+    yield "export RAY_TMPDIR=/tmp/ray-$SLURM_JOB_ID"
     yield f"export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT={START_S}"
     for name, value in sorted(RAY_SETTINGS.items()):
         yield f"export {name}={shlex.quote(value)}"
