@@ -10,9 +10,12 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from archipelago.cli.formatting import GAP, duration_or_dash, number, percent, seconds_or_dash
+from islands.time_budget import added, shares
 
 SHARE_BAR = 6
 """The width of a bar that shows a share, in characters."""
+LEAST_SHARE = 0.0005
+"""The least share of the time that has a line."""
 FATES = (
     ("merged", "in the model", "green"),
     ("discarded", "overwritten, stale", "yellow"),
@@ -40,11 +43,13 @@ def summary_table(summary: Summary) -> RenderableType:
         "tokens": _fates(summary),
         "merging": _merging(summary),
         "recovery": _recovery(summary),
+        "time": _time(summary),
         "wire": _wire(summary),
     }
     for name, rows in sections.items():
-        table.add_row()
         for index, row in enumerate(rows):
+            if index == 0:
+                table.add_row()
             table.add_row("" if index else name, *row)
     return table
 
@@ -104,6 +109,14 @@ def _recovery(summary: Summary) -> Iterator[FigureRow]:
             )
     yield "goodput", percent(summary.get("goodput")), "of the islands' time went into training"
     yield "uptime", percent(summary.get("uptime")), "of the time some island advanced"
+
+
+def _time(summary: Summary) -> Iterator[FigureRow]:
+    """Yield the share of each activity in the time of all islands, the largest first."""
+    found = shares(added(*(summary.get("island_seconds") or {}).values()))
+    for activity, share in sorted(found.items(), key=lambda each: -each[1]):
+        if share >= LEAST_SHARE:
+            yield activity, percent(share), "of the islands' time with their devices"
 
 
 def _wire(summary: Summary) -> Iterator[FigureRow]:

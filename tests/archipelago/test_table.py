@@ -16,6 +16,7 @@ from archipelago.cli.live_table import render, time_table
 from archipelago.cli.options import run_names
 from archipelago.cli.run_header import page_line
 from archipelago.cli.table_view import FIXED_LINES, ORDERS, TableView
+from archipelago.cli.tables import summary_table
 from archipelago.cli.terminal_keys import TerminalKeys, keys_in
 from islands.time_budget import Activity
 from tests.cluster.test_progress import a_status, row, text
@@ -94,6 +95,14 @@ def test_time_of_an_island_is_shown_in_per_cent() -> None:
     shown = text(time_table(a_large_status()["islands"], COLUMNS), COLUMNS)
     assert row(shown, "local-3") == "local-3 2:07 92% 1% 1% 1% 1% 1% 1% 1% 1%"
     assert row(shown, "island") == "island life comp data copy wait start jit rest idle dead"
+
+
+def test_summary_shows_where_the_time_went() -> None:
+    budgets = {name: {"computing": 45.0, "dead": 5.0, "idle": 0.0} for name in ("a", "b")}
+    shown = text(summary_table({"island_seconds": budgets}))
+    assert row(shown, "time") == "time computing 90.0 % of the islands' time with their devices"
+    assert row(shown, "dead") == "dead 10.0 % of the islands' time with their devices"
+    assert "idle" not in shown
 
 
 def test_keys_of_a_terminal_have_names() -> None:
