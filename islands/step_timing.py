@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 
@@ -56,7 +57,8 @@ class StepTiming:
         """Whether the devices compute a step at this moment; reading it does not block."""
         if self._running is None or not isinstance(self._running.loss, jax.Array):
             return False  # a loop of the user's own has ended its step
-        return not self._running.loss.is_ready()
+        loss: Any = self._running.loss
+        return not loss.is_ready()
 
     def started(self, loss: jax.Array | float, began_s: float) -> None:
         """Record that a step was dispatched."""

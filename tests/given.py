@@ -20,6 +20,8 @@ from coordinator.outer import OuterRule
 from coordinator.own_merge import OwnMerge
 from coordinator.protocol import Anchor, Fragment, Island
 from coordinator.schedule import Schedule
+from islands.corpus import Corpus
+from islands.corpus_reader import read_corpus
 from islands.encoder import Where
 from islands.link import LearnerSettings
 from islands.optimizer import OptimizerKind, OptimizerSpec
@@ -45,6 +47,13 @@ def sums(folder: Path) -> Path:
         lines = (f"{number} times {i} is {number * i}, and so on\n" for i in range(200))
         (folder / f"{number}.txt").write_text("".join(lines))
     return folder
+
+
+def one_corpus(data: DataSpec, vocabulary: int = 256) -> Any:
+    """Read a corpus of one source; its tokens are an array or `JoinedTokens`."""
+    corpus = read_corpus(data, vocabulary)
+    assert isinstance(corpus, Corpus)
+    return corpus
 
 
 def data_spec(

@@ -214,7 +214,8 @@ def _specs_of(task: Task) -> tuple[Any, GemmaSpec]:
     from islands.gemma.language_task import DrawnGemma
     from islands.task import Drawn
 
-    match task.init:
+    init: Any = task.init
+    match init:
         case DrawnGemma(spec=spec):
             return spec, spec
         case Drawn(spec=byte_spec):
@@ -244,7 +245,7 @@ def _mesh(text: str) -> dict[str, int]:
     """
     from islands.mesh_shape import AXES
 
-    sizes = dict.fromkeys(AXES, 1)
+    sizes: dict[str, int] = dict.fromkeys(AXES, 1)
     for part in filter(None, text.split(",")):
         name, _, size = (each.strip() for each in part.partition("="))
         if name not in sizes or not size.isdecimal() or int(size) < 1:

@@ -94,7 +94,8 @@ class Access:
             return Verdict.ADMITTED
         if not self._is_own(host := _hostname(asked.host)):
             return Verdict.WRONG_HOST
-        on_loopback = _loopback(asked.remote) and (host in ("", "localhost") or _loopback(host))
+        named_here = host in ("", "localhost") or _loopback(host or "")
+        on_loopback = _loopback(asked.remote) and named_here
         if asked.path == METRICS and on_loopback:
             return Verdict.ADMITTED
         if asked.path != LINK and _same(self._session, asked.cookie):

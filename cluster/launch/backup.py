@@ -98,6 +98,7 @@ def backup(run_dir: Path, path: Path) -> Backup:
     depot, aside = depot_of(config, run_dir), path.with_name(f".{path.name}.partial")
     for attempt in range(1, ATTEMPTS + 1):
         shutil.rmtree(aside, ignore_errors=True)
+        t, events, lost = None, 0, 0
         try:
             t, events, lost = _copied(config, depot, run_dir, aside)
             if lost == 0 or attempt == ATTEMPTS:

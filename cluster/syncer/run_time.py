@@ -65,7 +65,9 @@ class RunTime:
         figures = status["figures"]
         if figures is not None:
             _count_waste(counts, figures["tokens_lost"], status["tokens_trained"])
-        budgets = {name: watched.time.seconds() for name, watched in counts.islands.items()}
+        budgets: dict[str, dict[str, float]] = {
+            name: watched.time.seconds() for name, watched in counts.islands.items()
+        }
         recent = self._recent(budgets, now_s)
         islands = [
             _timed(each, counts.islands[Island(each["island"])], budgets, recent, now_s)

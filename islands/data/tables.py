@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -99,7 +99,7 @@ class TableFile:
 
 
 @contextmanager
-def _plainly(file: SourceFile, what: str) -> Iterator[None]:
+def _plainly(file: SourceFile, what: str) -> Generator[None]:
     pa: Any = import_module("pyarrow")
     try:
         yield
@@ -113,7 +113,7 @@ def _short(error: BaseException) -> str:
 
 
 @contextmanager
-def _parquet(table: TableFile) -> Iterator[Any]:
+def _parquet(table: TableFile) -> Generator[Any]:
     pq: Any = import_module("pyarrow.parquet")
     with ExitStack() as stack:
         stream = stack.enter_context(table.file.open("rb"))
@@ -162,7 +162,7 @@ def _bytes(group: Any, column: str) -> int:
 
 
 @contextmanager
-def _arrow(table: TableFile) -> Iterator[tuple[list[str], Iterator[Any]]]:
+def _arrow(table: TableFile) -> Generator[tuple[list[str], Iterator[Any]]]:
     """Open an Arrow file or stream: its columns, and its record batches."""
     pa: Any = import_module("pyarrow")
     ipc: Any = import_module("pyarrow.ipc")

@@ -14,6 +14,7 @@ import jax
 from coordinator.errors import UserMistake
 from islands.corpus import Corpus, Stream
 from islands.corpus_reader import read_corpus
+from islands.data.mixture import MixedCorpus
 from islands.gemma import parameters
 from islands.gemma.forward import cross_entropy
 from islands.gemma.hf_config import read_config
@@ -96,7 +97,7 @@ def language_model(name: str, spec: GemmaSpec, data: DataSpec) -> Task:
     """Return a Gemma model on a corpus, which is read when first needed."""
 
     @cache
-    def corpus() -> Corpus:
+    def corpus() -> Corpus | MixedCorpus:
         return read_corpus(data, spec.vocabulary)
 
     loss, eval_loss = _losses_of(spec)

@@ -94,7 +94,7 @@ class Follower:
         self._given: OptState | None = None  # by another island, for the next life
         self._means: dict[Fragment, Flat] = {}
         self._stream: StreamLike
-        self._running: jax.Array | None = None
+        self._running: jax.Array | float | None = None
 
     @property
     def idle(self) -> bool:

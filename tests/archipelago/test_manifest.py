@@ -414,6 +414,7 @@ def test_kuberay_accepts_them(example: str, kind: str) -> None:
     changes: list[dict[str, Any]] = [{}]
     if example == "cpu":
         changes += [{"queue": "research"}, {"gcs": Gcs.REDIS, "redis": "redis:6379"}]
+    found: dict[str, Any] = {}
     for change in changes:
         found = of_kind(made(example, **change), kind)
         assert [error.message for error in check.iter_errors(found)] == []
@@ -430,7 +431,7 @@ def test_kubernetes_accepts_pods_and_objects(example: str) -> None:
     templates = [spec["headGroupSpec"]["template"]]
     templates += [group["template"] for group in spec["workerGroupSpecs"]]
     for template in templates:
-        pod = {"apiVersion": "v1", "kind": "Pod", **template}
+        pod: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", **template}
         pod["metadata"] = {**template["metadata"], "name": "x"}
         accepted(pod)
         pod["spec"] = {**pod["spec"], "restartPolicies": "Never"}
@@ -446,7 +447,7 @@ def test_kubernetes_accepts_pods_and_objects(example: str) -> None:
 
 
 def accepted(found: Mapping[str, Any]) -> None:
-    kubernetes_validate.validate(found, "1.37", strict=True)
+    kubernetes_validate.validate({**found}, "1.37", strict=True)
 
 
 def test_a_node_can_bring_the_token_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,7 @@ from coordinator.protocol import (
 from islands.encoder import OnHost
 from islands.exchange import Basis, Cut, Downlink, FragmentSnapshot, Uplink
 from islands.learner_messages import HandOver, Track
+from islands.own_wire import built_in
 
 FRAGMENTS, SIDE, LEARNERS = 4, 1600, 3
 """The sizes of a model of 10 M parameters."""
@@ -118,7 +119,7 @@ class Rounds:
             said = ContributionId(life, p, number, number + 1)
             progress = Progress(number + 1, number + 1, Lease(0))
             facts = HandIn(said, Version(0, number), number, 1, LAYOUT.fingerprint, progress)
-            payload = encode(self.config.sync.wire_up, delta)
+            payload = encode(built_in(self.config.sync.wire_up), delta)
             items.append(Item(self.shard.receive(facts, payload), 1 / LEARNERS))
         return tuple(items)
 
@@ -137,7 +138,7 @@ Found = dict[str, tuple[int, int]]
 
 def of_a_shard(folder: Path, *overrides: str, stores: bool = True) -> Found:
     config = config_of(*overrides)
-    warm_up({config.sync.wire_up, config.sync.wire_down})
+    warm_up({built_in(config.sync.wire_up), built_in(config.sync.wire_down)})
     rounds, since = Rounds(config, folder, stores=stores), Since()
     terms = shard_terms(config, LAYOUT, stored=stores, sharing=False)
     rounds.seed()
@@ -170,7 +171,7 @@ def of_recovery(folder: Path) -> Found:
 
 def of_a_learner() -> Found:
     config = config_of('sync.wire_up="int4"')
-    warm_up({config.sync.wire_up, config.sync.wire_down})
+    warm_up({built_in(config.sync.wire_up), built_in(config.sync.wire_down)})
     encoder = OnHost(config.sync.wire_up)
     life, since = Life(Island("a"), Incarnation(1)), Since()
     public = {p: (Version(0, 0), numbers(p)) for p in ALL}
@@ -184,7 +185,7 @@ def of_a_learner() -> Found:
         trained: Any = flat + np.float32(1e-3)
         uplink.encode(p, FragmentSnapshot(word, Cut(trained, Basis(flat, flat))))
         uplink.settle(said, merged=True)
-        difference = encode_difference(config.sync.wire_down, trained, flat).payload
+        difference = encode_difference(built_in(config.sync.wire_down), trained, flat).payload
         downlink.follow(Publication(p, Version(0, 1), Version(0, 0), ()), difference)
         del flat, trained, difference
     return {"a learner's host": (total(island_terms(config, LAYOUT)), since.now)}

@@ -45,6 +45,7 @@ from coordinator.protocol import (
     Publish,
     Version,
 )
+from islands.own_wire import built_in
 from tests.cluster.played import LAYOUT
 from tests.coordinator.given import life
 from tests.system_calls import Call, Fault, SystemCalls, faults_of
@@ -120,7 +121,7 @@ class Run:
         said = ContributionId(life(), F0, number, number + 1)
         progress = Progress(number, number, Lease(0, 1))
         facts = HandIn(said, before, number, 1, LAYOUT.fingerprint, progress)
-        payload = encode(self.config.sync.wire_up, np.ones(LAYOUT.sizes[F0], np.float32))
+        payload = encode(built_in(self.config.sync.wire_up), np.ones(LAYOUT.sizes[F0], np.float32))
         there = await self.shard.process.compute(self.shard.process.shard.receive, facts, payload)
         event, durable = await self.shard.merge(Merge(F0, after, (Item(there, 1.0),), ""))
         assert isinstance(event, Merged)

@@ -118,8 +118,8 @@ class Opened(NamedTuple):
 
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[Opened]:
-    run_dir, status = tmp_path / "demo-1", a_status(islands=2)
-    status["run"] = "demo-1"
+    run_dir = tmp_path / "demo-1"
+    status: Any = {**a_status(islands=2), "run": "demo-1"}
     monitor = MonitorConfig(targets=str(tmp_path / "targets"))
     exporter = Exporter(run_dir, monitor, lambda: {**status})
     exporter.start()
@@ -249,8 +249,8 @@ def test_connections_are_limited_in_number_and_duration(
 
 
 def at(elapsed_s: float, t: int, **changes_: Any) -> RunStatus:
-    status: Any = {**a_status(islands=2), "elapsed_s": elapsed_s, "t": t}
-    return {**status, **changes_}
+    status: Any = {**a_status(islands=2), "elapsed_s": elapsed_s, "t": t, **changes_}
+    return status
 
 
 def test_feed_gives_losses_their_tokens_and_times() -> None:

@@ -45,6 +45,7 @@ from coordinator.protocol import (
     Progress,
     Version,
 )
+from islands.own_wire import built_in
 from tests.cluster.played import LAYOUT, Played
 from tests.cluster.s3 import served
 
@@ -306,7 +307,7 @@ def test_processes_of_a_former_owner_write_nothing(
     depot, following = Folder(played.run_dir), Version(1, wanted[p].number + 1)
     said = ContributionId(Life(Island("a"), Incarnation(9)), p, 0, 1)
     facts = HandIn(said, wanted[p], 0, 1, LAYOUT.fingerprint, Progress(1, 1, Lease(0)))
-    payload = encode(loaded.sync.wire_up, np.ones(LAYOUT.sizes[p], np.float32))
+    payload = encode(built_in(loaded.sync.wire_up), np.ones(LAYOUT.sizes[p], np.float32))
     there = shards[0].process.shard.receive(facts, payload)
     order = Merge(p, following, (Item(there, 1.0),), "all delivered")
     assert isinstance(shards[0].process.shard.merge(order), Merged)

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from coordinator.errors import UserMistake
 from coordinator.protocol import Lease
 from islands.corpus import Corpus, Starved, Stream
-from islands.corpus_reader import read_corpus
 from islands.sources import DataSpec
 from tests.given import data_spec
+from tests.given import one_corpus as read_corpus
 
 WINDOW = 4
 LEASE = 6  # windows

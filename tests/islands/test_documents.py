@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from coordinator.errors import UserMistake
 from islands import token_files
-from islands.corpus_reader import read_corpus
 from islands.data import json_lines
 from islands.data.damage import EMPTY, Damage, DamageKind
 from islands.data.documents import DocumentFile
@@ -22,6 +21,7 @@ from islands.data.encoding import encoded, numbered
 from islands.data.text_tokens import ByteEncoder, HuggingFaceEncoder, encoder_of, trained
 from islands.sources import DataSpec
 from tests.given import data_spec
+from tests.given import one_corpus as read_corpus
 
 TEXTS = [f"document {number} has {'many ' * (number % 7)}words, ü\n" for number in range(300)]
 SAVED = Path(__file__).parents[1] / "saved_dataset"

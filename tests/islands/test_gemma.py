@@ -95,7 +95,8 @@ def test_local_layers_reach_as_far_as_their_windows() -> None:
     params, given = grown(spec), tokens(spec, batch=1)
     changed = given.copy()
     changed[0, 0] = (changed[0, 0] + 1) % spec.vocabulary
-    differs = np.abs(logits_of(spec, params, given) - logits_of(spec, params, changed)) > CLOSE
+    moved: Any = logits_of(spec, params, given) - logits_of(spec, params, changed)
+    differs: Any = np.abs(moved) > CLOSE
     assert [*differs.any(axis=(0, 2))] == [t <= reach for t in range(given.shape[1])]
 
 
@@ -129,7 +130,8 @@ def test_layers_of_any_pattern_are_those_computed_one_by_one(
 
 
 def test_layer_scalars_multiply_and_have_no_gradient() -> None:
-    spec, params, batch = LARGE_PARTS, grown(LARGE_PARTS), tokens(LARGE_PARTS)
+    spec, params = LARGE_PARTS, grown(LARGE_PARTS)
+    batch: Any = tokens(LARGE_PARTS)
     ones = {LAYER_SCALARS: np.ones(spec.layers, np.float32)}
     loss = jax.jit(lambda p, f: cross_entropy(spec, p, batch, f)[0])
     assert float(loss(params, ones)) == float(
@@ -165,12 +167,12 @@ def test_experts_compute_what_each_token_alone_asks_of_them() -> None:
 
 
 def test_load_balance_loss_is_one_for_equal_load_and_grows_with_unequal_load() -> None:
-    equal = np.full((8, 4), 0.25, np.float32)
-    rounds = np.stack([np.arange(8) % 4, (np.arange(8) + 1) % 4], axis=1)
-    weights = np.full((8, 2), 0.5, np.float32)
+    equal: Any = np.full((8, 4), 0.25, np.float32)
+    rounds: Any = np.stack([np.arange(8) % 4, (np.arange(8) + 1) % 4], axis=1)
+    weights: Any = np.full((8, 2), 0.5, np.float32)
     assert float(experts.balance(SPARSE, experts.Routing(equal, weights, rounds))) == 1
-    skewed = np.tile(np.float32([0.7, 0.3, 0, 0]), (8, 1))
-    same = np.tile([0, 1], (8, 1))
+    skewed: Any = np.tile(np.array([0.7, 0.3, 0, 0], np.float32), (8, 1))
+    same: Any = np.tile([0, 1], (8, 1))
     assert float(experts.balance(SPARSE, experts.Routing(skewed, weights, same))) == pytest.approx(
         2
     )
@@ -375,7 +377,8 @@ def test_operations_are_those_that_the_compiler_counts(spec: GemmaSpec) -> None:
     lowered = jax.jit(lambda p, t: forward(spec, p, t).logits).lower(
         parameters.shapes(spec), jax.ShapeDtypeStruct((1, time), np.int32)
     )
-    counted = lowered.cost_analysis()["flops"] / time
+    analysis: Any = lowered.cost_analysis()
+    counted = analysis["flops"] / time
     scores = sum(4 * h.queries * h.size * time for h in map(spec.heads_of, spec.kinds))
     ours = costs.forward_flops(spec, time)
     mean = sum(4 * h.queries * h.size * (time + 1) / 2 for h in map(spec.heads_of, spec.kinds))

@@ -73,7 +73,7 @@ def test_one_layer_of_a_large_model_runs(preset: str, pattern: str) -> None:
     assert not spec.problems()
     params = parameters.init(spec, 0)
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) > 200e6
-    tokens = np.random.default_rng(0).integers(0, 256, (1, 17), dtype=np.int32)
+    tokens: Any = np.random.default_rng(0).integers(0, 256, (1, 17), dtype=np.int32)
     step = jax.jit(jax.value_and_grad(lambda p: cross_entropy(spec, p, tokens)[0]))
     loss, gradient = step(params)
     assert 3 < float(loss) < 9

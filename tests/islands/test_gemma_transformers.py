@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -147,6 +147,7 @@ def result_of(kind: str, options: Mapping[str, Any]) -> Reference:
 
     for layer in model.model.layers if spec.experts else ():
         layer.router.register_forward_hook(watch)
+    tokens, logits = np.zeros((1, 1), np.int32), torch.zeros(1)
     for seed in range(200):
         # token 0 is padding, whose row transformers does not train
         rng = np.random.default_rng(seed)
@@ -306,7 +307,7 @@ WRONG = (
 
 
 @contextmanager
-def built(wrong: Wrong) -> Iterator[None]:
+def built(wrong: Wrong) -> Generator[None]:
     """Replace the changed functions, and methods, of a module for a while."""
     text = Path(str(wrong.module.__file__)).read_text("utf-8")
     assert text.count(wrong.old) == 1
@@ -399,7 +400,7 @@ def test_exported_folder_gives_the_same_greedy_text(preset: str, tmp_path: Path)
     flat = jax.tree_util.tree_flatten_with_path(params)[0]
     leaves = {leaf_path(keys): leaf for keys, leaf in flat}
     write_transformers(tmp_path / "out", spec, leaves)
-    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert type(model).__name__ == hf_config.CLASSES[spec.generation]
     prompt = rng.integers(0, 256, (1, 40), dtype=np.int32)
     given = torch.tensor(prompt, dtype=torch.long)

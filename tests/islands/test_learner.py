@@ -1132,7 +1132,8 @@ class Told:
         return float(self._loss)
 
     def is_ready(self) -> bool:
-        return self._loss.is_ready()
+        loss: Any = self._loss
+        return loss.is_ready()
 
 
 class Logged(Inner):
@@ -1149,7 +1150,7 @@ class Logged(Inner):
         self.number += 1
         self.log.append(f"step {self.number}")
         state, measures = super().step(state, batch, clock, draw)
-        told: Any = Told(measures.loss, self.number, self.log)
+        told: Any = Told(cast("jax.Array", measures.loss), self.number, self.log)
         return state, StepMeasures(told)
 
 

@@ -53,7 +53,9 @@ def test_no_second_is_counted_twice_or_lost(seed: int) -> None:
                     continue
                 case _:
                     odd = [dice.uniform(0, 8), 0.0, -1.0, math.nan, math.inf]
-                    parts = {each: dice.choice(odd) for each in dice.sample(MEASURED, 3)}
+                    parts: dict[str, float] = {
+                        each: dice.choice(odd) for each in dice.sample(MEASURED, 3)
+                    }
                     budget = budget.split(now_s, parts, Activity.COPYING)
             latest_s = max(latest_s, now_s)
             assert budget.until_s == latest_s

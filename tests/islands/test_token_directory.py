@@ -17,7 +17,6 @@ from coordinator.errors import UserMistake
 from coordinator.protocol import Lease
 from islands import token_files
 from islands.corpus import Corpus, Stream
-from islands.corpus_reader import read_corpus
 from islands.data import token_index
 from islands.data.inspection import inspected
 from islands.data.joined_tokens import JoinedTokens, TokenPart
@@ -26,6 +25,7 @@ from islands.data.token_writer import TokenizeProgress, unfinished, written
 from islands.data.tokenize_plan import TokenizeOptions, plan_of
 from islands.sources import DataSpec
 from tests.given import data_spec
+from tests.given import one_corpus as read_corpus
 
 SHARD = 1500
 COMMAND = [sys.executable, "-m", "archipelago", "data", "tokenize"]

@@ -18,8 +18,8 @@ from coordinator.errors import UserMistake
 from coordinator.protocol import Lease
 from islands import token_files
 from islands.corpus import Stream
-from islands.corpus_reader import read_corpus
 from tests.given import data_spec
+from tests.given import one_corpus as read_corpus
 
 GIB = 2**30
 

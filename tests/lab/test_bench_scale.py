@@ -46,6 +46,7 @@ from coordinator.protocol import (
     Vitals,
     Void,
 )
+from islands.own_wire import built_in
 
 CONFIG = config_of(2, [])
 LAYOUT = layout_of(CONFIG)
@@ -93,7 +94,7 @@ class Script(StubLink):
         flat = np.zeros(LAYOUT.sizes[p], np.float32)
         if newer.number - older.number > 1:
             return Version(0, newer.number + 2), flat
-        return [encode(CONFIG.sync.wire_down, flat)]
+        return [encode(built_in(CONFIG.sync.wire_down), flat)]
 
 
 def lived(script: Script, story: Callable[[LightLearner], Awaitable[None]]) -> None:
@@ -147,7 +148,7 @@ def test_light_learner_adopts_offers_and_reports_them() -> None:
 
     async def story(learner: LightLearner) -> None:
         flat = np.ones(LAYOUT.sizes[F0], np.float32)
-        payload = encode(CONFIG.sync.wire_down, flat)
+        payload = encode(built_in(CONFIG.sync.wire_down), flat)
         for version in (Version(0, 8), Version(0, 9)):
             said = Publication(F0, version, Version(0, version.number - 1), ())
             await learner.offer(LIFE, said, payload)
@@ -169,7 +170,7 @@ def test_light_learner_fetches_what_it_missed() -> None:
     script = Script()
 
     async def story(learner: LightLearner) -> None:
-        payload = encode(CONFIG.sync.wire_down, np.ones(LAYOUT.sizes[F0], np.float32))
+        payload = encode(built_in(CONFIG.sync.wire_down), np.ones(LAYOUT.sizes[F0], np.float32))
         for number, comes_to in ((9, 9), (12, 13), (10, 13), (14, 14)):
             said = Publication(F0, Version(0, number), Version(0, number - 1), ())
             await learner.offer(LIFE, said, payload)

@@ -31,6 +31,7 @@ from cluster.names import SHARD
 from cluster.storage.model_file import ModelFiles, fingerprint
 from coordinator.fragments import Flat, Layout, Leaf, cut
 from coordinator.protocol import Fragment, Island
+from islands.own_wire import built_in
 
 pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(2400)]
 FRAGMENTS, SIDE = 64, 3953
@@ -79,7 +80,7 @@ def material_of(config: Config, layout: Layout) -> Material:
     return Material(
         layout=layout,
         schedule=schedule_of(config),
-        wire=config.sync.wire_up,
+        wire=built_in(config.sync.wire_up),
         deltas=(one,) * FRAGMENTS,
         windows=8,
         tokens=1024,

@@ -165,7 +165,7 @@ class Loopback:
             self._adopt(p)
         jax.block_until_ready(self.state.params)
 
-    def _step(self) -> jax.Array:
+    def _step(self) -> Any:
         """Dispatch one inner step, and return its loss."""
         self.clock += 1
         return self._replica.step(self._batch, self.clock - 1).loss

@@ -10,6 +10,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import jax
+
 from archipelago.lab.training.data_parallel import fragments_of, steps_on_summed_batch
 from cluster.config.load import load
 from cluster.config.schema import Config
@@ -31,7 +33,7 @@ def train(config: Config, steps: int) -> dict[str, float]:
     state = inner.start(task.init(config.run.seed))
     tokens, began_s = 0, time.perf_counter()
     for taken in steps_on_summed_batch(config, task, inner, state, steps):
-        taken.measures.loss.block_until_ready()
+        jax.block_until_ready(taken.measures.loss)
         state = taken.state
         tokens += taken.tokens
     took_s = time.perf_counter() - began_s

@@ -31,6 +31,7 @@ from cluster.storage.files import json_text
 from coordinator.errors import RunFailed
 from coordinator.fragments import Layout, Leaf, cut
 from coordinator.protocol import Island
+from islands.own_wire import built_in
 
 FOREVER = 10**9
 """A number of steps that is never reached."""
@@ -121,7 +122,7 @@ def _material(config: Config, layout: Layout) -> Material:
     return Material(
         layout=layout,
         schedule=schedule_of(config),
-        wire=config.sync.wire_up,
+        wire=built_in(config.sync.wire_up),
         deltas=tuple(delta[:size] * np.float32(1e-3) for size in layout.sizes),
         windows=BATCH,
         tokens=BATCH_TOKENS,

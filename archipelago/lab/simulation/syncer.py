@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from archipelago.lab.checks.facts import Violation
@@ -109,7 +110,7 @@ class JudgedMeasures(Measures):
         """Let the judge check what the rules did on an event."""
         self._judge.saw(before, event, after, effects, now_s)
 
-    def heard(self, life: Life, vitals: Vitals) -> None:
+    def heard(self, life: Life, vitals: Vitals, now_s: float = math.nan) -> None:
         """Do nothing: no rule depends on measurements of learners."""
 
     def received(self, state: State, uploads: Sequence[Upload], now_s: float) -> None:
