@@ -79,7 +79,7 @@ def test_at_most_fifteen_lines_change() -> None:
 
 
 def test_numbers_of_the_hunks_are_right() -> None:
-    """`patch` needs them, and so does a reader who looks for the line."""
+    """`patch` needs them, and they lead a reader to the lines."""
     (diff,) = blocks("diff")
     lines = script().splitlines()
     for first, count, text in numbered(diff):
