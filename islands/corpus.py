@@ -25,12 +25,14 @@ from coordinator.protocol import Lease
 from islands.data.joined_tokens import JoinedTokens
 from islands.data.segments import with_segments
 from islands.permutation import permuted
-from islands.sources import DataSpec, Tokens
+from islands.sources import DataSpec
 
 Windows = NDArray[np.int32]
 """A batch, [batch, window + 1]: position i + 1 is predicted from the positions up to i."""
 WindowBatch: TypeAlias = Any
 """Windows, or a mapping of arrays with them if `separate_documents` is set (`data.segments`)."""
+CorpusTokens: TypeAlias = Any
+"""`Tokens`, or `JoinedTokens` if they are read where they are."""
 PIECE_TOKENS = 2**24
 """Tokens that are in memory at once for a fingerprint."""
 AT_ONCE = 1024
@@ -49,9 +51,9 @@ class Corpus:
 
     spec: DataSpec
     """The cut and shuffle of the tokens."""
-    train: Tokens | JoinedTokens
+    train: CorpusTokens
     """Tokens for training."""
-    heldout: Tokens | JoinedTokens
+    heldout: CorpusTokens
     """Tokens that are held out."""
     end_token: int | None = None
     """The id behind each document; None: it is not known."""
@@ -86,7 +88,7 @@ class Corpus:
         """Return these held-out windows."""
         return self._batch(self.heldout, numbers)
 
-    def _batch(self, tokens: Tokens | JoinedTokens, numbers: NDArray[np.int64]) -> WindowBatch:
+    def _batch(self, tokens: CorpusTokens, numbers: NDArray[np.int64]) -> WindowBatch:
         windows = _gather(tokens, numbers, self.spec.window)
         if not self.spec.separate_documents or self.end_token is None:
             return windows
@@ -259,12 +261,12 @@ def joined_batches(
     return joined
 
 
-def windows_in(tokens: Tokens | JoinedTokens, window: int) -> int:
+def windows_in(tokens: CorpusTokens, window: int) -> int:
     """Return the number of whole windows."""
     return max(0, len(tokens) - 1) // window
 
 
-def _gather(tokens: Tokens | JoinedTokens, windows: NDArray[np.int64], window: int) -> Windows:
+def _gather(tokens: CorpusTokens, windows: NDArray[np.int64], window: int) -> Windows:
     if isinstance(tokens, JoinedTokens):
         return tokens.windows(windows, window)
     index = windows[:, None] * window + np.arange(window + 1)

@@ -13,20 +13,13 @@ import numpy as np
 from coordinator.errors import UserMistake
 from islands import token_files
 from islands.corpus import Corpus, windows_in
-from islands.data import token_index
+from islands.data import text_tokens, token_index
 from islands.data.buckets import SourceFile, identity, names_below, shown, size_of
 from islands.data.damage import Damage
 from islands.data.encoding import dtype_of
 from islands.data.joined_tokens import JoinedTokens, TokenPart, divided
 from islands.data.mixture import MixedCorpus
-from islands.data.text_tokens import (
-    BYTES,
-    SEPARATOR,
-    HuggingFaceEncoder,
-    encoder_of,
-    fits,
-    tokenizer_bytes,
-)
+from islands.data.text_tokens import BYTES, SEPARATOR, HuggingFaceEncoder, encoder_of, fits
 from islands.data.token_index import TokenDirectory
 from islands.source_tokens import Pieces, is_text, tokens_of
 from islands.sources import DataSpec, Tokens, held_out, parts_of, root_and_files
@@ -45,7 +38,15 @@ class _Read(NamedTuple):
     """The id behind each document; None: it is not known."""
 
 
-def read_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus | MixedCorpus:
+def open_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus | MixedCorpus:
+    """Do what `read_corpus` does, for a mixture as well."""
+    if data.mixture:
+        corpora = [read_corpus(part, vocabulary) for part in parts_of(data)]
+        return MixedCorpus(data, corpora, [part.weight for part in data.mixture])
+    return read_corpus(data, vocabulary)
+
+
+def read_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus:
     """Open the source and split off the held-out part.
 
     A token directory, and text above `prepare_gb`, are read where they are: nothing but their index
@@ -66,13 +67,6 @@ def read_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus | MixedCorpus
     - there are fewer windows than one lease (training) or than one (held out)
     - there is no room for the tokens
     """
-    if data.mixture:
-        corpora = [_one_source(part, vocabulary) for part in parts_of(data)]
-        return MixedCorpus(data, corpora, [part.weight for part in data.mixture])
-    return _one_source(data, vocabulary)
-
-
-def _one_source(data: DataSpec, vocabulary: int) -> Corpus:
     problems = _impossible(data)
     read: _Read | None = None
     try:
@@ -117,7 +111,9 @@ def _unfit(directory: TokenDirectory, data: DataSpec, vocabulary: int) -> list[s
             "data.column and data.tokens"
         )
     if data.tokenizer is not None:
-        given = encoder_of(tokenizer_bytes(data.tokenizer), data.tokenizer, data.end_token)
+        given = encoder_of(
+            text_tokens.tokenizer_bytes(data.tokenizer), data.tokenizer, data.end_token
+        )
         if given.sha256 != index.tokenizer_sha256:
             kept = index.tokenizer_sha256 or "none"
             found.append(
@@ -150,7 +146,9 @@ def _of_files(data: DataSpec, vocabulary: int, problems: list[str]) -> _Read | N
     """
     encoder = None
     if data.tokenizer is not None and not data.tokens:
-        encoder = encoder_of(tokenizer_bytes(data.tokenizer), data.tokenizer, data.end_token)
+        encoder = encoder_of(
+            text_tokens.tokenizer_bytes(data.tokenizer), data.tokenizer, data.end_token
+        )
         problems += fits(encoder, data.tokenizer, vocabulary)
     elif not data.tokens and vocabulary < BYTES:
         problems.append(
@@ -281,6 +279,7 @@ def _impossible(data: DataSpec) -> list[str]:
             not data.tokens or data.column is not None,
             "data.tokens needs data.column: the Parquet column that holds the token ids",
         ),
+        (not data.mixture, "data.mixture: this task reads one source; text_task reads a mixture"),
     ]
     return [problem for is_kept, problem in rules if not is_kept]
 

@@ -130,7 +130,7 @@ def _found(data: DataSpec) -> tuple[Path | str, list[SourceFile], bool]:
         return above, [*files], len(files) == 1
     path = Path(data.source).expanduser()
     if path.is_file():
-        return path.parent, [path], True
+        return path.parent, list[SourceFile]([path]), True
     if path.is_dir() and (saved := _saved_dataset(path)):
         return path, [*saved], True
     if path.is_dir():

@@ -23,7 +23,7 @@ from coordinator.errors import UserMistake
 from islands import model
 from islands.built_in_init import Drawn
 from islands.corpus import Corpus, Stream
-from islands.corpus_reader import read_corpus
+from islands.corpus_reader import open_corpus
 from islands.data.mixture import MixedCorpus
 from islands.data.segments import predicted
 from islands.gemma import presets as gemma
@@ -183,7 +183,7 @@ def language_model(name: str, spec: ModelSpec, data: DataSpec) -> Task:
 
     @cache
     def corpus() -> Corpus | MixedCorpus:
-        return read_corpus(data, spec.vocabulary)
+        return open_corpus(data, spec.vocabulary)
 
     return Task(
         name=name,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from coordinator.errors import UserMistake
 from islands.corpus import HELDOUT, Corpus, Stream, in_epochs
-from islands.corpus_reader import read_corpus
+from islands.corpus_reader import open_corpus
 from islands.data.mixture import MixedCorpus
 from islands.data.segments import predicted
 from islands.permutation import permuted
@@ -56,7 +56,7 @@ def text_task(
 
     @cache
     def corpus() -> Corpus | MixedCorpus:
-        return read_corpus(data, vocabulary)
+        return open_corpus(data, vocabulary)
 
     return Task(
         name=name,

@@ -19,7 +19,7 @@ from islands.data.text_tokens import TextEncoder
 class Encoded:
     """Consecutive token ids of a file."""
 
-    ids: NDArray[np.integer[Any]]
+    ids: NDArray[np.unsignedinteger[Any]]
     """Token ids, joined."""
     ends: NDArray[np.int64]
     """The places in `ids` behind the documents that end here."""

@@ -104,7 +104,7 @@ class JoinedTokens:
             for number, start, end, place in self._ranges(begin, begin + window + 1):
                 part, into = self._parts[number], found[row, place : place + end - start]
                 stop = min(end, part.count)
-                if stop < end:  # the token behind the file
+                if stop < end and part.ending is not None:  # the token behind the file
                     into[-1], into = part.ending, into[:-1]
                 if start < stop and isinstance(part.file, Path):
                     into[:] = self._mapped(number)[start:stop]

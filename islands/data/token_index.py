@@ -107,13 +107,17 @@ def parsed(text: bytes, name: str) -> TokenIndex:
                               if each.name != "shards"}, shards=shards)  # fmt: skip
         problem = _contradiction(index, digest)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        problem = f"{type(error).__name__}: {error}"
+        raise _no_index(name, f"{type(error).__name__}: {error}") from error
     if problem:
-        raise UserMistake(
-            f"{name} is no index of a token directory ({problem}): restore it, or run `archipelago "
-            "data tokenize` again"
-        )
+        raise _no_index(name, problem)
     return index
+
+
+def _no_index(name: str, problem: str) -> UserMistake:
+    return UserMistake(
+        f"{name} is no index of a token directory ({problem}): restore it, or run `archipelago "
+        "data tokenize` again"
+    )
 
 
 def _contradiction(index: TokenIndex, digest: object) -> str:

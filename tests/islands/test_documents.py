@@ -196,7 +196,7 @@ def test_document_that_is_not_utf8_is_refused_or_left_out(
     pq.write_table(pa.table({"text": pa.array(rows, pa.binary())}), tmp_path / "a.parquet")
     file = DocumentFile(tmp_path / "a.parquet", "text", False)
     with pytest.raises(UserMistake, match=r"row 1 is not UTF-8 at byte 4 .* \(0xff\).*iconv"):
-        [*encoded(file, tokenizer, 0, 3, Damage(skip=False))]
+        _ = [*encoded(file, tokenizer, 0, 3, Damage(skip=False))]
     damage = Damage(skip=True)
     (batch,) = encoded(file, tokenizer, 0, 3, damage)
     assert len(batch.ends) == 2
@@ -204,7 +204,7 @@ def test_document_that_is_not_utf8_is_refused_or_left_out(
     (tmp_path / "b.txt").write_bytes(b"latin \xe9t\xe9\n")
     text = DocumentFile(tmp_path / "b.txt", None, False)
     with pytest.raises(UserMistake, match=r"b.txt: the document is not UTF-8 at byte 6 \(0xe9\)"):
-        [*encoded(text, tokenizer, 0, text.extent(), Damage(skip=False))]
+        _ = [*encoded(text, tokenizer, 0, text.extent(), Damage(skip=False))]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from coordinator.errors import UserMistake
 from coordinator.protocol import Lease
 from islands.corpus import Corpus, Stream
-from islands.corpus_reader import read_corpus
+from islands.corpus_reader import open_corpus, read_corpus
 from islands.data.mixture import PATTERN, MixedCorpus, counts_of
 from islands.sources import MixtureSource
 from tests.given import data_spec
@@ -119,9 +119,11 @@ def test_mixture_of_files_is_read(tmp_path: Path) -> None:
         for name, weight in (("a", 3), ("b", 1))
     )
     data = replace(data_spec(window=WINDOW, lease_windows=LEASE), mixture=sources)
-    corpus = read_corpus(data)
+    corpus = open_corpus(data)
     assert isinstance(corpus, MixedCorpus)
     assert np.mean(starts(corpus, PATTERN) == ord("a")) == 0.75
     missing = replace(data, mixture=(*sources, MixtureSource(str(tmp_path / "c"), 1.0)))
     with pytest.raises(UserMistake, match="no such file or folder"):
-        read_corpus(missing)
+        open_corpus(missing)
+    with pytest.raises(UserMistake, match="this task reads one source"):
+        read_corpus(data)

@@ -212,7 +212,6 @@ def test_source_without_any_token_is_refused(tmp_path: Path) -> None:
 def test_windows_are_those_of_the_joined_tokens(lines: Path, tmp_path: Path) -> None:
     index = tokenized(spec(lines), tmp_path / "out")
     corpus = read_corpus(spec(tmp_path / "out", None))
-    assert isinstance(corpus, Corpus)
     train, heldout, end = list[np.ndarray](), list[np.ndarray](), np.zeros(1, np.uint8)
     for shard in index.shards:
         tokens = np.fromfile(tmp_path / "out" / shard.file, np.uint8)
@@ -233,7 +232,6 @@ def test_no_segment_joins_the_halves_of_two_documents(lines: Path, tmp_path: Pat
     """Every shard is cut within a document; its first half is no part of the next shard's."""
     index = tokenized(spec(lines), tmp_path / "out")
     corpus = read_corpus(spec(tmp_path / "out", None, separate_documents=True))
-    assert isinstance(corpus, Corpus)
     batch = corpus.cut(np.arange(corpus.windows))
     places, first = list[int](), 0
     for shard in index.shards[:-1]:
@@ -305,7 +303,6 @@ def test_tokens_of_text_at_the_start_are_those_of_the_command(lines: Path, tmp_p
     options = TokenizeOptions(train_vocabulary=290, shard_tokens=SHARD)
     index = tokenized(spec(lines), tmp_path / "out", options)
     corpus = read_corpus(spec(lines, tokenizer=str(tmp_path / "out")), 290)
-    assert isinstance(corpus, Corpus)
     assert len(corpus.train) + len(corpus.heldout) == index.tokens
     assert corpus.train.dtype == np.uint16
 
