@@ -18,7 +18,6 @@ Modules:
     corpus_reader     how a corpus is read from files, and which files are refused
     sources           the sources of tokens: text, folders, tables, buckets, the standard library
     source_tokens     the tokens of a file of a source, some at a time
-    data              formats, tokenizers, token directories, mixtures, segments (a package)
     token_files       a corpus in memory-mapped files, written once for each machine
     permutation       a shuffled order computed on the fly, never stored
     prefetch          a batch is made while the step before it is computed

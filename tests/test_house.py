@@ -94,6 +94,8 @@ OTHER_JSON = {
     "cluster/storage/model_file.py": "versions, which are whole numbers",
     "cluster/storage/snapshots.py": "read by us only, NaN as NaN",
     "cluster/storage/tape.py": "read by us only, NaN as NaN",
+    "islands/data/token_index.py": "whole numbers and text",
+    "islands/data/token_writer.py": "whole numbers and text",
 }
 """The files that write JSON with the standard library, and why they may."""
 

@@ -32,7 +32,9 @@ class Piece:
     """Whether the document ends here."""
 
 
-def text_pieces(file: SourceFile, start: int, stop: int) -> Iterator[Piece]:
+def text_pieces(
+    file: SourceFile, start: int, stop: int, piece_bytes: int = PIECE_BYTES
+) -> Iterator[Piece]:
     """Yield a text from byte `start` to `stop` in pieces that end behind a line.
 
     A line that is longer than a piece is cut behind a space, or else behind a character.
@@ -42,7 +44,7 @@ def text_pieces(file: SourceFile, start: int, stop: int) -> Iterator[Piece]:
     with file.open("rb") as stream:
         place, rest = stream.seek(start), b""
         while place < stop:
-            read = stream.read(min(PIECE_BYTES, stop - place))
+            read = stream.read(min(piece_bytes, stop - place))
             if not read:
                 raise OSError(f"{file} ends at byte {place}, before byte {stop}")
             place, rest = place + len(read), rest + read
@@ -85,7 +87,7 @@ def line_start(file: SourceFile, place: int) -> int:
 
 
 def lines(
-    file: SourceFile, start: int, stop: int, damage: Damage
+    file: SourceFile, start: int, stop: int, damage: Damage, piece_bytes: int = PIECE_BYTES
 ) -> Iterator[list[tuple[int, bytes]]]:
     """Yield the lines from byte `start` to `stop` in lists, each line with the byte behind it.
 
@@ -96,7 +98,7 @@ def lines(
     with file.open("rb") as stream:
         place, line_start = stream.seek(start), start
         rest, skipping, skipped = list[bytes](), False, 0
-        while place < stop and (read := stream.read(min(PIECE_BYTES, stop - place))):
+        while place < stop and (read := stream.read(min(piece_bytes, stop - place))):
             place += len(read)
             head, newline, tail = read.rpartition(b"\n")
             found = list[tuple[int, bytes]]()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import numpy as np
 import pyarrow as pa
@@ -86,18 +87,27 @@ def test_all_formats_give_the_same_tokens(
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("size", [2**20, 300])
-def test_reading_can_begin_again_behind_any_batch(
-    tmp_path: Path, name: str, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_can_begin_again_behind_any_batch(tmp_path: Path, name: str) -> None:
     FORMATS[name](tmp_path / name, TEXTS)
     file, end = DocumentFile(tmp_path / name, "text", False), Damage(skip=False)
-    monkeypatch.setattr(json_lines, "PIECE_BYTES", size)
     whole = [*encoded(file, ByteEncoder(), 0, file.extent(), end)]
     for number, batch in enumerate(whole):
         rest = encoded(file, ByteEncoder(), batch.place, file.extent(), end, resumed=True)
         wanted = [int(x) for each in whole[number + 1 :] for x in each.ids]
         assert [int(x) for each in rest for x in each.ids] == wanted
+
+
+@pytest.mark.parametrize("size", [1, 7, 90, 300, 2**20])
+def test_lines_do_not_depend_on_the_pieces_that_are_read(tmp_path: Path, size: int) -> None:
+    write_lines(path := tmp_path / "a.jsonl", TEXTS)
+    content, damage = path.read_bytes(), Damage(skip=False)
+    found = [
+        each for some in json_lines.lines(path, 0, len(content), damage, size) for each in some
+    ]
+    assert [line for _, line in found] == content.splitlines()
+    place = found[100][0]
+    rest = [each for some in json_lines.lines(path, place, len(content), damage) for each in some]
+    assert rest == found[101:]
 
 
 @settings(max_examples=60, deadline=None)
@@ -107,12 +117,10 @@ def test_reading_can_begin_again_behind_any_batch(
 )
 def test_pieces_of_a_text_join_to_the_text_and_cut_no_character(text: str, size: int) -> None:
     content = text.encode()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_lines, "PIECE_BYTES", size)
-        path = Path("/dev/shm") / "archipelago-pieces.txt"
-        path.write_bytes(content)
-        pieces = [*json_lines.text_pieces(path, 0, len(content))]
-        path.unlink()
+    with NamedTemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        pieces = [*json_lines.text_pieces(Path(file.name), 0, len(content), size)]
     assert b"".join(piece.content for piece in pieces) == content
     assert [piece.is_last for piece in pieces] == [False] * (len(pieces) - 1) + [True]
     for piece in pieces:
