@@ -219,9 +219,9 @@ def _nodes(name: str, machines: Machines, site: Site) -> dict[str, str]:
     """Return the labels of Kubernetes nodes: those of the cloud, and those that the user gives."""
     found: dict[str, str] = {}
     if site.cloud is Cloud.GKE:
-        kind = TPU_NODES.get(machines.accelerator or "")
-        if machines.topology is not None and kind is not None:
-            found["cloud.google.com/gke-tpu-accelerator"] = kind
+        nodes = TPU_NODES.get(machines.accelerator or "")
+        if machines.topology is not None and nodes is not None:
+            found["cloud.google.com/gke-tpu-accelerator"] = nodes
             found["cloud.google.com/gke-tpu-topology"] = machines.topology
         if isinstance(machines, IslandGroup) and machines.opportunistic:
             found["cloud.google.com/gke-spot"] = "true"

@@ -54,6 +54,8 @@ ATTEMPTS = 5
 """Attempts to copy a run whose syncer is restarted meanwhile."""
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 """The last bytes of a closed segment (the IPC streaming format of Apache Arrow)."""
+LOSSY_ATTEMPTS = 2
+"""Attempts to copy a run without a lost merge; a run may store fewer versions than it merges."""
 OF_THE_DEPOT = (LAYOUT, IDENTITY)
 FOR_PEOPLE = (SUMMARY, "init.json", "initial.safetensors", "metrics.jsonl", "ray.log")
 """Files of the run directory that a restart does not need; the model comes on top."""
@@ -96,29 +98,39 @@ def backup(run_dir: Path, path: Path) -> Backup:
         raise UserMistake(f"{path} exists; name a folder that does not, for the backup")
     config = load(run_dir / CONFIG)
     depot, aside = depot_of(config, run_dir), path.with_name(f".{path.name}.partial")
-    for attempt in range(1, ATTEMPTS + 1):
+    try:
+        t, events, lost = _attempted(config, depot, run_dir, aside)
+    except (_Moved, Damaged, OSError) as error:
         shutil.rmtree(aside, ignore_errors=True)
-        t, events, lost = None, 0, 0
-        try:
-            t, events, lost = _copied(config, depot, run_dir, aside)
-            if lost == 0 or attempt == ATTEMPTS:
-                break
-            log.warning("the copy lacks %d merges, and begins again", lost)
-        except (_Moved, Damaged) as error:
-            if attempt == ATTEMPTS:
-                shutil.rmtree(aside, ignore_errors=True)
-                raise RunFailed(
-                    f"no backup of {run_dir} after {ATTEMPTS} attempts: {error}"
-                ) from error
-            log.warning("the copy begins again: %s", error)
-        except OSError as error:
-            shutil.rmtree(aside, ignore_errors=True)
-            raise RunFailed(f"{run_dir} cannot be copied to {path}: {error}") from error
+        raise RunFailed(f"{run_dir} cannot be copied to {path}: {error}") from error
     if problems := verify(aside).problems:
         raise RunFailed(f"the copy {aside} does not verify: {'; '.join(problems)}")
     aside.rename(path)
     files = [each for each in path.rglob("*") if each.is_file()]
     return Backup(path, t, events, lost, len(files), sum(each.stat().st_size for each in files))
+
+
+def _attempted(
+    config: Config, depot: Depot, run_dir: Path, to: Path
+) -> tuple[int | None, int, int]:
+    """Copy a run, again if it has moved on in a way that the copy cannot follow.
+
+    Errors: the errors of `_copied` at the last attempt.
+    """
+    attempt = 0
+    while True:
+        attempt += 1
+        shutil.rmtree(to, ignore_errors=True)
+        try:
+            t, events, lost = _copied(config, depot, run_dir, to)
+        except (_Moved, Damaged) as error:
+            if attempt == ATTEMPTS:
+                raise
+            log.warning("the copy begins again: %s", error)
+            continue
+        if lost == 0 or attempt >= LOSSY_ATTEMPTS:
+            return t, events, lost
+        log.warning("the copy lacks %d merges, and begins again", lost)
 
 
 def _copied(config: Config, depot: Depot, run_dir: Path, to: Path) -> tuple[int | None, int, int]:

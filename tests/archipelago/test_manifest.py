@@ -414,10 +414,10 @@ def test_kuberay_accepts_them(example: str, kind: str) -> None:
     changes: list[dict[str, Any]] = [{}]
     if example == "cpu":
         changes += [{"queue": "research"}, {"gcs": Gcs.REDIS, "redis": "redis:6379"}]
-    found: dict[str, Any] = {}
     for change in changes:
-        found = of_kind(made(example, **change), kind)
-        assert [error.message for error in check.iter_errors(found)] == []
+        changed_one = of_kind(made(example, **change), kind)
+        assert [error.message for error in check.iter_errors(changed_one)] == []
+    found = of_kind(made(example), kind)
     spec = found["spec"].get("rayClusterSpec", found["spec"])
     spec["workerGroupSpecs"][0]["maxReplica"] = 3
     assert any("maxReplica" in error.message for error in check.iter_errors(found))
@@ -447,7 +447,7 @@ def test_kubernetes_accepts_pods_and_objects(example: str) -> None:
 
 
 def accepted(found: Mapping[str, Any]) -> None:
-    kubernetes_validate.validate({**found}, "1.37", strict=True)
+    kubernetes_validate.validate(dict(found), "1.37", strict=True)
 
 
 def test_a_node_can_bring_the_token_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
