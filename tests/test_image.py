@@ -35,7 +35,7 @@ def installs() -> str:
 
 
 def test_the_linter_accepts_it(tmp_path: Path) -> None:
-    """It refuses a file with a mistake, too."""
+    """The linter refuses a file with a mistake, too."""
     linter = BIN / "hadolint"
     done = subprocess.run([linter, DOCKERFILE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

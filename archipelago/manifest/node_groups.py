@@ -18,7 +18,7 @@ from archipelago.manifest.memory_sizes import (
     quantity,
     shard_bytes,
 )
-from archipelago.manifest.placed_config import CONTROL, EVALUATOR, GROUP, SHARDS
+from archipelago.manifest.placed_config import CONTROL, EVALUATOR, GROUP, SHARDS, whole
 from archipelago.manifest.site import Cloud, Site
 from cluster.config.schema import Config, IslandGroup, Machines
 from cluster.fleet.placement import ONE_OF, PLACE_ONLY, bundle, selector
@@ -70,7 +70,7 @@ class NodeGroup:
     labels: Mapping[str, str]
     """Ray labels of each node."""
     preemptible: bool
-    """Whether the run goes on if these nodes are taken away."""
+    """Whether the run continues if these nodes are taken away."""
     cpus: int
     """CPUs of the pod."""
     memory: str
@@ -126,7 +126,7 @@ def _control(config: Config, layout: Layout, site: Site) -> NodeGroup:
     """Return the group of fleet, syncer, shards, and an evaluator without machines of its own."""
     evaluator = config.monitor.evaluator
     given = {} if evaluator.apart else {k: v for k, v in evaluator.devices.items() if v > 0}
-    resources = {"CPU": 0.0, **_rounded(given), CONTROL_RESOURCE: 1.0}
+    resources = {"CPU": 0.0, **whole(given), CONTROL_RESOURCE: 1.0}
     resources.pop("memory", None)
     return NodeGroup(
         name=CONTROL,
@@ -171,7 +171,7 @@ def _of(
     name: str, role: Role, machines: Machines, config: Config, layout: Layout, site: Site
 ) -> NodeGroup:
     """Return the group of the islands of one group, or of the evaluator's machines."""
-    resources, waits = _rounded(bundle(machines)), False
+    resources, waits = whole(bundle(machines)), False
     replicas = most = 1
     if isinstance(machines, IslandGroup):
         replicas = machines.count + machines.spares
@@ -195,15 +195,6 @@ def _of(
         devices=_devices(resources, site),
         node_selector=_nodes(name, machines, site),
     )
-
-
-def _rounded(resources: Mapping[str, float]) -> dict[str, float]:
-    """Return resources that a node can offer: KubeRay starts Ray with whole CPUs and GPUs."""
-    whole = ("CPU", "GPU", "TPU")
-    return {
-        name: float(math.ceil(amount)) if name in whole else amount
-        for name, amount in resources.items()
-    }
 
 
 def _memory(site: Site, name: str, estimate_bytes: int) -> str:

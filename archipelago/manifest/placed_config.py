@@ -1,11 +1,13 @@
 """The configuration of a run for the cluster that a manifest describes.
 
 Each group of islands gets a label that only its own node group has, so that no island takes the
-place of another group. Paths lie on the shared volume, and the metrics port is fixed.
+place of another group. Each host of an island gets whole devices. Paths lie on the shared volume,
+and the metrics port is fixed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +28,8 @@ RUNS, DURABLE = f"{VOLUME}/runs", f"{VOLUME}/durable"
 """The folders of run directories and of durable stores on it."""
 METRICS_PORT = 9464
 """The port of the run's metrics: the one that OpenTelemetry's Prometheus exporters use."""
+DEVICES = ("CPU", "GPU", "TPU")
+"""The resources that KubeRay rounds up when it starts Ray on a node."""
 ANY_ADDRESS = "0.0.0.0"
 
 
@@ -40,15 +44,25 @@ def placed(config: Config, name: str, *, volume: bool = True, control: bool = Tr
     tables["monitor"] |= {"metrics_host": ANY_ADDRESS, "metrics_port": METRICS_PORT}
     for group in tables["islands"]:
         group["label_selector"] = _with_group(group, group["group"])
+        group["resources"] = whole(group["resources"])
     needs_node = not control and any(config.monitor.evaluator.devices.values())
     if config.monitor.evaluator.apart or needs_node:
         evaluator = tables["monitor"]["evaluator"]
         evaluator["label_selector"] = _with_group(evaluator, EVALUATOR)
+        evaluator["resources"] = whole(evaluator["resources"])
     if volume:
         tables["run"]["dir"] = RUNS
         if (given := config.durability.dir) is None or given.startswith("/"):
             tables["durability"]["dir"] = DURABLE
     return parse(tables, origin="the configuration for this cluster")
+
+
+def whole(resources: Mapping[str, float]) -> dict[str, float]:
+    """Return resources with whole devices, as a node offers them: then each host has its own."""
+    return {
+        name: float(math.ceil(amount)) if name in DEVICES else amount
+        for name, amount in resources.items()
+    }
 
 
 def _with_group(machines: Mapping[str, Any], group: str) -> dict[str, str]:

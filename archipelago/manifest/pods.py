@@ -19,7 +19,7 @@ CONFIG_FOLDER, CONFIG_FILE = "/etc/archipelago", "run.toml"
 RAY_METRICS_PORT = 8080
 """The port of Ray's own metrics, KubeRay's default."""
 USER = 1000
-"""The user of the image (Dockerfile), who owns the files on the volume."""
+"""The user of the image (Dockerfile), the owner of the files on the volume."""
 LAST_SECONDS = 15
 """Seconds for the processes of a pod to end after its islands have left."""
 HEAD_CPUS, HEAD_MEMORY = 2, "8Gi"

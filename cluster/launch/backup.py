@@ -12,7 +12,7 @@ The order makes it a state that the run was in:
 
 If the run's syncer is restarted meanwhile, or a version is missing, the copy begins again. In a run
 that merges faster than it can be copied, the last attempt may lack some merges. The
-owner and the addresses of the live run are not copied: the copy belongs to nobody.
+owner and the addresses of the live run are not copied: the copy has no owner.
 """
 
 from __future__ import annotations

@@ -348,7 +348,7 @@ def test_conditions_of_selectors_become_labels_that_meet_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"name": "Not_a_name"}, "--name Not_a_name"),
         ({"memory": {"stedy": "1Gi"}}, "did you mean steady?"),
@@ -358,10 +358,10 @@ def test_conditions_of_selectors_become_labels_that_meet_them() -> None:
         ({"gcs": Gcs.REDIS}, "--redis"),
     ],
 )
-def test_mistakes_are_named(changes: dict[str, Any], said: str) -> None:
+def test_mistakes_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserMistake, match="--") as error:
         made("cpu", **changes)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_group_with_a_reserved_name_is_refused() -> None:

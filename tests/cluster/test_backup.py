@@ -1,4 +1,4 @@
-"""A backup that is taken while the run goes on verifies, and resumes with the contents of the run.
+"""A backup that is taken while the run continues verifies, and resumes with the contents of the run.
 
 The run trains, takes snapshots, and is restarted between any two reads of the copy. A copy in
 another order (log first, or versions only once) has no version for some fragment, or versions that
@@ -33,7 +33,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Training(Played):
-    """A run that trains a few steps whenever it is told to."""
+    """A run that trains a few steps at each call."""
 
     def __init__(self, run_dir: Path, config: str = CONFIG) -> None:
         super().__init__(run_dir, config)
@@ -53,7 +53,7 @@ class Training(Played):
 
 
 class Moving(Folder):
-    """The depot of a live run, which goes on before each read of the copy."""
+    """The depot of a live run, which trains before each read of the copy."""
 
     __slots__ = ("before_read",)
 
@@ -98,7 +98,7 @@ def test_a_backup_of_a_live_run_resumes(
     made = backup(tmp_path / "run", tmp_path / "copy")
     monkeypatch.undo()
     monkeypatch.setattr("os.fsync", id)
-    assert run.state.t > begun, "the run went on"
+    assert run.state.t > begun, "the run trained meanwhile"
     assert made.t is not None
     assert begun <= made.t <= run.state.t
     assert verify(tmp_path / "copy").problems == []
@@ -132,7 +132,7 @@ def test_a_syncer_that_is_restarted_meanwhile_makes_the_copy_begin_again(
     assert again.state.generation >= 3
 
 
-def test_a_copy_belongs_to_nobody_and_to_itself(tmp_path: Path) -> None:
+def test_a_copy_has_no_owner_and_its_own_store(tmp_path: Path) -> None:
     """The owner, the address and the token stay behind, and the durable store is the folder."""
     killed(tmp_path / "run", "at").close()
     backup(tmp_path / "run", tmp_path / "copy")
