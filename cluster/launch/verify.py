@@ -32,6 +32,8 @@ from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
 from coordinator.fragments import Layout
 from coordinator.protocol import Fragment
 
+LOOKS = 3
+"""Attempts to find the state of a restart in the files of a run that may be live."""
 CONTRIBUTIONS = "contributions"
 BEGINNING = Segment(0, -1)
 """The first segment of a run's tape."""
@@ -98,7 +100,7 @@ def verify(run_dir: Path) -> Verified:
         _check_fragments(config, depot, layout, found)
         _check_contributions(depot, layout, found)
         if found.ok:
-            found.attempt("restart", lambda: _check_versions(config, depot, layout, run_dir.name))
+            _check_restart(config, depot, layout, run_dir.name, found)
     _check_model(run_dir, found)
     return found
 
@@ -192,6 +194,19 @@ def contribution_names(depot: Depot) -> Iterator[str]:
         for name in sorted(depot.names(f"{CONTRIBUTIONS}/{folder}")):
             if name.endswith(SUFFIX):
                 yield f"{CONTRIBUTIONS}/{folder}/{name}"
+
+
+def _check_restart(config: Config, depot: Depot, layout: Layout, run: str, found: Verified) -> None:
+    """Check that a restart would be possible; look again, since a live run moves on meanwhile."""
+    for attempt in range(1, LOOKS + 1):
+        try:
+            _check_versions(config, depot, layout, run)
+        except (ArchipelagoError, OSError) as error:
+            if attempt == LOOKS:
+                found.problems.append(str(error))
+        else:
+            found.count("restart")
+            return
 
 
 def _check_versions(config: Config, depot: Depot, layout: Layout, run: str) -> None:
