@@ -223,6 +223,12 @@ def submit(
             help="A folder of yours to send along: your task's code.", exists=True, file_okay=False
         ),
     ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="Ray label of the fleet's node; the head by default."
+        ),
+    ] = None,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Follow it, or leave once it is handed over.")
     ] = True,
@@ -235,9 +241,13 @@ def submit(
     from cluster.config.load import read
     from cluster.launch import job as submitting
 
-    config = read(config_path, overrides).accepted(submitting.problems(address, working_dir))
+    key, equals, value = (on or "").partition("=")
+    problems = submitting.problems(address, working_dir)
+    if on is not None and not (key and equals and value):
+        problems.append(f"--on {on}: must look like KEY=VALUE")
+    config = read(config_path, overrides).accepted(problems)
     name = runs.name_of(config, config_path, datetime.now().astimezone())
-    job = submitting.submit(config, name, address, working_dir)
+    job = submitting.submit(config, name, address, working_dir, {key: value} if on else None)
     console = Console(stderr=as_json, highlight=False, markup=False)
     if not wait:
         if as_json:

@@ -94,11 +94,7 @@ def head_template(site: Site, config: Config) -> Tree:
             {"containerPort": 10001, "name": "client"},
             {"containerPort": RAY_METRICS_PORT, "name": "metrics"},
         ],
-        # Ray puts a job's driver on the head, unless this variable lets it use other nodes
-        "env": [
-            *environment(site),
-            {"name": "RAY_JOB_ALLOW_DRIVER_ON_WORKER_NODES", "value": "1"},
-        ],
+        "env": environment(site),
     }
     return _template(site, container, priority=f"{site.name}-control", keep=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,8 +42,16 @@ class Job:
     """The address of the cluster's job server."""
 
 
-def submit(config: Config, name: str, address: str, working_dir: Path | None) -> Job:
+def submit(
+    config: Config,
+    name: str,
+    address: str,
+    working_dir: Path | None,
+    labels: Mapping[str, str] | None = None,
+) -> Job:
     """Submit a run: our packages, the configuration, and the user's own folder if given.
+
+    `labels`: Ray labels of the node for the driver, and so for the fleet; None: the head.
 
     Errors: `UserMistake` if the cluster cannot be reached, refuses access, or has such a job.
     """
@@ -58,7 +66,7 @@ def submit(config: Config, name: str, address: str, working_dir: Path | None) ->
             shutil.copytree(root, staged / package, dirs_exist_ok=True, ignore=_not_worth_sending)
         (staged / CONFIG).write_text(config.toml())
         job = Job(client, name, address)
-        _hand_over(job, staged)
+        _hand_over(job, staged, labels or {})
     return job
 
 
@@ -75,7 +83,7 @@ def problems(address: str, working_dir: Path | None) -> list[str]:
     return found
 
 
-def _hand_over(job: Job, staged: Path) -> None:
+def _hand_over(job: Job, staged: Path, labels: Mapping[str, str]) -> None:
     """Submit the job, with retries while the head is still starting.
 
     Errors: `UserMistake` if the cluster refuses the job, or has one of this name.
@@ -86,6 +94,7 @@ def _hand_over(job: Job, staged: Path) -> None:
             job.client.submit_job(
                 entrypoint=f"{ENTRYPOINT} --set run.name={job.name}",
                 submission_id=job.name,
+                entrypoint_label_selector=dict(labels) or None,
                 runtime_env={"working_dir": str(staged)},
                 metadata={"run": job.name, "job_name": f"archipelago {job.name}"},
             )

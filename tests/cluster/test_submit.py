@@ -37,8 +37,10 @@ class Head(BaseHTTPRequestHandler):
         else:
             self._answer(200, "[]")
 
+    posted: bytes = b""
+
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        Head.posted = self.rfile.read(int(self.headers["Content-Length"]))
         if Head.no_agent:
             Head.no_agent -= 1
             self._answer(500, "No available agent to submit job, please try again later.")
@@ -82,6 +84,13 @@ def test_head_that_has_just_started_is_asked_again() -> None:
     with served(Head) as address:
         assert submit(load(TINY), "name", address, None).name == "name"
     assert Head.no_agent == 0
+
+
+@pytest.mark.parametrize("labels", [None, {"archipelago-group": "archipelago-control"}])
+def test_labels_choose_the_node_of_the_driver(labels: dict[str, str] | None) -> None:
+    with served(Head) as address:
+        submit(load(TINY), "name", address, None, labels)
+    assert json.loads(Head.posted).get("entrypoint_label_selector") == labels
 
 
 @pytest.mark.parametrize(
