@@ -12,6 +12,7 @@ names its place in the notation of `--set`: `sync.every`, `islands.0.count`.
     machine_tables   the tables of islands, the evaluator and their meshes
     fault_tables     the tables of fault injection, and of the policy for islands that fail
     values           the types of single fields, and their validators
+    tracker_names    the names of trackers in `monitor.track`
     modes            the values that `run.mode` fixes, proposes and refuses
     field_check      a check between fields, and the fields that it reads
     checks           the list of all checks between fields, and some of them

@@ -36,8 +36,8 @@ and is pure; `reconcile_loop` observes, asks it, and carries its actions out ove
     tracking         the trackers of a run, each on a thread of its own
     tracker          the interface of a tracker
     tracked_values   the values that trackers are given; pure
-    tracker_tensorboard, tracker_wandb
-                     the trackers that are built in
+    tracker_tensorboard  the tracker `tensorboard`
+    tracker_wandb    the tracker `wandb`
     metrics          every metric, declared once
     exporter         the Prometheus target of a run
     http_port        the answers of that port: /metrics, /status, /healthz

@@ -43,6 +43,11 @@ def devices_of(group: IslandGroup) -> float:
     return group.hosts * (held.get("GPU") or held.get("TPU") or 1.0)
 
 
+def _whole(count: float) -> float:
+    """Return a count as an integer, unless it has shares of a device."""
+    return int(count) if count.is_integer() else count
+
+
 def identity_of(
     config: Config, run: str, parameters: int, measured: Mapping[str, object]
 ) -> dict[str, object]:
@@ -61,7 +66,7 @@ def identity_of(
         "source_sha256": source_sha256(),
         "versions": versions(),
         "parameters": parameters,
-        "devices": sum(group.count * devices_of(group) for group in groups.values()),
+        "devices": _whole(sum(group.count * devices_of(group) for group in groups.values())),
         "device_hours": None,
         "usd": None,
     }

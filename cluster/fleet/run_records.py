@@ -64,8 +64,13 @@ class RunRecords:
         self._wanted = _by_group(self._requests.desired)
         self._metrics = MetricsLog(self._run_dir / LOOKS, self._config.monitor.metrics_mb)
         self._events = MetricsLog(self._run_dir / EVENTS, EVENTS_MB)
-        resumed = self._before is not None
-        self._trackers = Trackers.start(self._config, self._run_dir, resumed=resumed)
+        before = self._before
+        self._trackers = Trackers.start(
+            self._config,
+            self._run_dir,
+            resumed=before is not None,
+            evaluated=before["heldout"][-1] if before is not None and before["heldout"] else None,
+        )
         return self
 
     def __exit__(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingTypeStubs]
 
 from cluster.fleet.tracker import TrackedRun
+from cluster.storage.files import json_text
 
 FOLDER = "tensorboard"
 """The folder of the event files in the run directory."""
@@ -32,7 +32,7 @@ class TensorBoardTracker:
             for axis in ("t", "tokens")
         )
         if not run.resumed:
-            text = json.dumps(run.config, indent=2)
+            text = json_text(run.config, indent=2)
             self._by_t.add_text("configuration", f"```json\n{text}\n```", 0)
 
     def log(self, values: Mapping[str, float], t: int, tokens: int, unix_s: float) -> None:
@@ -44,7 +44,7 @@ class TensorBoardTracker:
     def end(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, and close the files."""
         if summary:
-            text = json.dumps(summary, indent=2, default=str)
+            text = json_text(summary, indent=2)
             self._by_t.add_text("summary", f"```json\n{text}\n```", 0)
         self._by_t.close()
         self._by_tokens.close()

@@ -1,4 +1,4 @@
-"""The tracker `wandb`: Weights & Biases, as its environment variables say (`WANDB_MODE`, ...)."""
+"""The tracker `wandb`: Weights & Biases, configured by its environment variables."""
 
 from __future__ import annotations
 

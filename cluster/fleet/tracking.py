@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,10 @@ END_S = 10.0
 """Seconds that the end of a run waits for all its trackers together."""
 EVERY_S = 2.0
 """Seconds between two values of a tracker, at least; each evaluation is logged besides."""
+
+
+Evaluated = tuple[int, float]
+"""An evaluation: the syncer step of the model, and its held-out loss."""
 
 
 class LoggedValues(NamedTuple):
@@ -123,16 +128,24 @@ class Trackers:
     """All trackers of one run; the keeper's thread calls it."""
 
     def __init__(
-        self, threads: Sequence[TrackerThread] = (), now_s: Callable[[], float] = time.monotonic
+        self,
+        threads: Sequence[TrackerThread] = (),
+        evaluated: Evaluated | None = None,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._threads, self._now_s = threads, now_s
+        """Create the trackers. `evaluated`: the last evaluation that an earlier fleet logged."""
+        self._threads, self._evaluated, self._now_s = threads, evaluated, now_s
         self._logged_s = -EVERY_S
-        self._evaluated = -1  # the step of the last evaluation that was logged
         self._ends = False
 
     @classmethod
-    def start(cls, config: Config, run_dir: Path, *, resumed: bool) -> Trackers:
-        """Start the trackers of a configuration. `resumed`: an earlier fleet had them."""
+    def start(
+        cls, config: Config, run_dir: Path, *, resumed: bool, evaluated: Evaluated | None = None
+    ) -> Trackers:
+        """Start the trackers of a configuration.
+
+        `resumed`: an earlier fleet had them. `evaluated`: the last evaluation that it has logged.
+        """
 
         def run() -> TrackedRun:
             run_id = identity_of(depot_of(config, run_dir)) or run_dir.name
@@ -140,10 +153,8 @@ class Trackers:
             return TrackedRun(run_dir.name, run_id, run_dir.absolute(), plain, resumed)
 
         return cls(
-            [
-                TrackerThread(name, lambda name=name: made(name), run)
-                for name in config.monitor.track
-            ]
+            [TrackerThread(name, partial(made, name), run) for name in config.monitor.track],
+            evaluated,
         )
 
     @property
@@ -158,8 +169,9 @@ class Trackers:
             return
         tokens = status["tokens_trained"]
         for t, loss in status["heldout"]:
-            if t > self._evaluated:
-                self._evaluated = t
+            known = self._evaluated
+            if known is None or t > known[0] or (t == known[0] and loss != known[1]):
+                self._evaluated = t, loss
                 self._put(LoggedValues({EVALUATION: loss}, t, tokens, unix_s))
         if self._now_s() - self._logged_s >= EVERY_S or status["phase"] == "finished":
             self._logged_s = self._now_s()
@@ -171,10 +183,10 @@ class Trackers:
             self._ends = True
             self._put({**summary})
 
-    def close(self) -> None:
-        """End all trackers, and wait for them for `END_S` seconds at most."""
+    def close(self, within_s: float = END_S) -> None:
+        """End all trackers, and wait for them for `within_s` seconds at most."""
         self.end({})
-        until_s = time.monotonic() + END_S
+        until_s = time.monotonic() + within_s
         for thread in self._threads:
             if not thread.wait(max(0.0, until_s - time.monotonic())):
                 log.warning("a tracker does not end, and is left behind: %s", thread.trouble)

@@ -1,4 +1,4 @@
-"""What a run leaves while it is running: rows for data frames, events with their reasons."""
+"""Tests of the records of a run: rows for data frames, events with their reasons, identity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trackers keep the curves of a run, and can neither hold it up nor end it."""
+"""Tests of trackers, which keep the curves of a run and can neither hold it up nor end it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_own_tracker_gets_run_values_evaluations_and_summary(tmp_path: Path) -> 
     trackers.log(status(4, 400, heldout=[(0, 5.0)]), 1.0)
     trackers.log(status(5, 500, heldout=[(0, 5.0), (4, 4.0)]), 2.0)  # too soon but for the loss
     trackers.end({"heldout_loss": 3.0})
-    trackers.close()
+    trackers.close(WITHIN_S)
     (kept,) = Kept.made
     assert [each.run_id for each in kept.runs] == [identity]
     assert kept.runs[0].config["islands"][0]["group"] == "eu"
@@ -99,10 +99,19 @@ def test_own_tracker_gets_run_values_evaluations_and_summary(tmp_path: Path) -> 
     assert trackers.trouble is None
 
 
-def test_hanging_tracker_costs_only_its_values(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tracking, "END_S", 0.05)
+def test_evaluations_are_logged_once_over_a_restart(tmp_path: Path) -> None:
+    Kept.made.clear()
+    trackers = Trackers.start(config_of(OWN), tmp_path, resumed=True, evaluated=(4, 4.0))
+    curve = [(0, 5.0), (0, 5.0), (4, 4.0)]
+    trackers.log(status(8, 800, heldout=curve), 1.0)
+    trackers.log(status(8, 800, heldout=[*curve, (8, 3.5)]), 2.0)
+    trackers.log(status(8, 800, heldout=[*curve, (8, 3.5), (8, 3.25)]), 3.0)  # the final model
+    trackers.close(WITHIN_S)
+    logged = [e.values["eval/loss"] for e in Kept.made[0].logged if "eval/loss" in e.values]
+    assert logged == [3.5, 3.25]
+
+
+def test_hanging_tracker_costs_only_its_values(tmp_path: Path) -> None:
     hangs, entered = threading.Event(), threading.Event()
 
     class Hanging(Kept):
@@ -120,7 +129,7 @@ def test_hanging_tracker_costs_only_its_values(
     assert trackers.trouble == (
         f"tracker hanging is too slow or hangs: {thread.dropped} values are dropped"
     )
-    trackers.close()  # it does not wait for it
+    trackers.close(0.05)
     hangs.set()
 
 
@@ -178,7 +187,7 @@ def tracked(tmp_path: Path, name: str, *, resumed: bool = False) -> None:
     trackers.log(last, 1002.0)
     if resumed:
         trackers.end({"heldout_loss": 4.0})
-    trackers.close()
+    trackers.close(WITHIN_S)
     assert trackers.trouble is None
 
 
@@ -228,7 +237,6 @@ def test_wandb_keeps_one_run_over_a_resume(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(tracking, "END_S", WITHIN_S)
     identity = have_identity(Folder(tmp_path))
     for resumed in (False, True):
         tracked(tmp_path, "wandb", resumed=resumed)

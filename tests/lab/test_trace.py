@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import pytest
 from typer.testing import CliRunner
 
 import archipelago.cli.main
 from archipelago.cli.options import app
-from archipelago.lab.report import tape_timeline
 from archipelago.lab.report.run_record import read_run
 from archipelago.lab.report.tape_timeline import TapeTimeline
-from archipelago.lab.report.timeline import Lane, Stop, Timeline
+from archipelago.lab.report.timeline import FlowStop, Lane, Timeline
 from archipelago.lab.report.trace import trace_of
 from cluster.config.load import parse
 from cluster.config.rule import rule_for
@@ -254,10 +252,9 @@ def test_faults_and_events_are_moments(tmp_path: Path) -> None:
     assert moment["name"] == "a-0: kill <on> purpose"
 
 
-def test_long_tape_ends_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_tape_ends_at_the_limit(tmp_path: Path) -> None:
     Played(tmp_path).to_the_end(24)
-    monkeypatch.setattr(tape_timeline, "MOST", 40)
-    made, problems = trace_of(read_run(tmp_path))
+    made, problems = trace_of(read_run(tmp_path), most=40)
     assert len(validated(made)) < 200
     assert any("its first" in each for each in problems)
 
@@ -267,7 +264,7 @@ def test_slices_that_overlap_are_cut() -> None:
     line.slice(lane, "one", 0.0, 2.0)
     line.slice(lane, "two", 1.0, 3.0)
     line.slice(lane, "moment", 5.0, 5.0)
-    line.flows.append(("arrow", [Stop(lane, 1.0), Stop(lane, 5.0)]))
+    line.flows.append(("arrow", [FlowStop(lane, 1.0), FlowStop(lane, 5.0)]))
     events = validated({"traceEvents": line.events()})
     assert [(e["ts"], e["dur"]) for e in events if e["ph"] == "X"] == [
         (0, 2_000_000), (1_000_000, 1_000_000), (5_000_000, 1),

@@ -101,9 +101,9 @@ def ended(cluster: Raylets, gone: Path, depot: Path) -> None:
         assert (depot / name).read_bytes() == (cluster.run_dir / name).read_bytes()
     kept = {path.name for path in depot.iterdir()}
     assert {"layout.json", "state.json", "notes.jsonl", "fleet.json", "fragments"} <= kept
-    assert kept.isdisjoint({"metrics.jsonl", "live.json", "ray.log"})
+    assert kept.isdisjoint({"metrics.jsonl", "events.jsonl", "live.json", "ray.log"})
     assert {path.name for path in gone.iterdir()} == {
-        "config.toml", "metrics.jsonl", "live.json", TARGET, TOKEN,
+        "config.toml", "metrics.jsonl", "events.jsonl", "live.json", TARGET, TOKEN,
     }  # fmt: skip
 
 

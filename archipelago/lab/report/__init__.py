@@ -13,7 +13,7 @@ A live, ended or crashed run has what its files have; a damaged file costs only 
     markdown         a report as Markdown, for a pull request
     timeline         the events of a Chrome trace
     tape_timeline    the timeline of a run from its tape: islands, syncer, shards
-    metrics_timeline the parts of a timeline that metrics.jsonl and events.jsonl have
+    metrics_timeline  the parts of a timeline that metrics.jsonl and events.jsonl have
     written          reports as files of a limited size
     trace            the timeline of a run as a file for Perfetto
 """

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from archipelago.lab.report.contents import MISSING, ReportTable
 from archipelago.lab.report.run_record import RunRecord
+from cluster.storage.files import json_text
 
 OWN = ("run.name", "run.dir")
 """Keys that differ between any two runs, and are no difference."""
@@ -27,7 +27,15 @@ def _flat(value: object, path: str) -> Iterator[tuple[str, str]]:
             for number, each in enumerate(value):
                 yield from _flat(each, f"{path}.{number}")
         case _:
-            yield path, json.dumps(value, default=str, ensure_ascii=False)
+            yield path, _text(value)
+
+
+def _text(value: object) -> str:
+    """Return a value as JSON; a value that JSON does not have, such as a date, as it is."""
+    try:
+        return json_text(value)
+    except TypeError:
+        return str(value)
 
 
 def differences_table(records: Sequence[RunRecord]) -> ReportTable | None:

@@ -66,7 +66,7 @@ class ReportSection:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportContents:
     """A report."""
 
     title: str

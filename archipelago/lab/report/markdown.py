@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from archipelago.lab.report.contents import Report, ReportChart, ReportTable, figure_text
+from archipelago.lab.report.contents import ReportChart, ReportContents, ReportTable, figure_text
 
 ROWS = 40
 """The most rows of a table: its last ones."""
 
 
-def markdown(report: Report) -> str:
+def markdown(report: ReportContents) -> str:
     """Return the report as GitHub-flavoured Markdown; sections that are long are left out."""
     return "\n".join(_lines(report))
 
 
-def _lines(report: Report) -> Iterator[str]:
+def _lines(report: ReportContents) -> Iterator[str]:
     yield f"# {_text(report.title)}\n"
     yield f"Made {_text(report.made)} by `archipelago report`.\n"
     if report.problems:

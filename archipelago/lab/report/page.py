@@ -10,13 +10,13 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from archipelago.lab.report.contents import Report, ReportChart, figure_text
+from archipelago.lab.report.contents import ReportChart, ReportContents, figure_text
 
 PACKAGE = "archipelago.lab.report"
 """The package with the template and the script of the page."""
 
 
-def page(report: Report) -> str:
+def page(report: ReportContents) -> str:
     """Return the report as HTML; all text of the report is escaped.
 
     The page allows only its own scripts, by their digests, and loads nothing.

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from archipelago.lab.report import config_tables, curves, run_tables
-from archipelago.lab.report.contents import Report, ReportSection, ReportTable
+from archipelago.lab.report.contents import ReportContents, ReportSection, ReportTable
 from archipelago.lab.report.run_record import RunRecord, read_run
 from cluster.config.values import Mode
 
@@ -24,7 +24,9 @@ def read_runs(run_dirs: Sequence[Path]) -> list[RunRecord]:
     ]
 
 
-def report_of(records: Sequence[RunRecord], now: datetime, points: int = curves.POINTS) -> Report:
+def report_of(
+    records: Sequence[RunRecord], now: datetime, points: int = curves.POINTS
+) -> ReportContents:
     """Return the report of runs. `points`: the most points of a curve."""
     names = ", ".join(record.name for record in records)
     problems = [f"{r.name}: {problem}" for r in records for problem in r.problems]
@@ -66,7 +68,7 @@ def report_of(records: Sequence[RunRecord], now: datetime, points: int = curves.
     ]  # fmt: skip
     made = f"{now:%Y-%m-%d %H:%M %Z}".strip()
     kept = [each for each in sections if each.charts or each.tables]
-    return Report(f"Report of {names}", made, problems, kept)
+    return ReportContents(f"Report of {names}", made, problems, kept)
 
 
 def _lockstep_note(records: Sequence[RunRecord]) -> str:

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from archipelago.lab.report.contents import (
     MISSING,
-    Report,
     ReportChart,
+    ReportContents,
     ReportSection,
     ReportTable,
     figure_text,
@@ -18,7 +18,7 @@ from archipelago.lab.study.paired_statistics import METHOD, Mean
 from archipelago.lab.study.result import Line, Result
 
 
-def study_report(result: Result, now: datetime, points: int = POINTS) -> Report:
+def study_report(result: Result, now: datetime, points: int = POINTS) -> ReportContents:
     """Return the report of a study. `points`: the most points of a curve."""
     study = result.study
     problems = [
@@ -40,7 +40,7 @@ def study_report(result: Result, now: datetime, points: int = POINTS) -> Report:
     ]
     made = f"{now:%Y-%m-%d %H:%M %Z}".strip()
     kept = [each for each in sections if each.charts or each.tables]
-    return Report(f"Study {study.name}", made, problems, kept)
+    return ReportContents(f"Study {study.name}", made, problems, kept)
 
 
 def _rows(result: Result) -> ReportTable:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from archipelago.lab.report.timeline import Lane, Stop, Timeline
+from archipelago.lab.report.timeline import FlowStop, Lane, Timeline
 from cluster.names import shards_of
 from cluster.storage.state_history import ReplayedEvent
 from coordinator.protocol import (
@@ -30,11 +30,11 @@ from coordinator.protocol import (
     Resume,
     ShardBack,
     ShardLost,
+    Stop,
     Unsound,
     Version,
     Void,
 )
-from coordinator.protocol import Stop as StopOrder
 
 SYNCER_LANE = Lane("syncer", "syncer")
 """The lane of the syncer."""
@@ -66,18 +66,20 @@ class TapeTimeline:
     """The number of shards."""
     fragments: int
     """The number of fragments."""
+    most: int = MOST
+    """The most events of the timeline."""
     coarse_s: float = 0.0
     """The least length of a slice of steps: shorter ones become one."""
     full: bool = False
-    """Whether the timeline has `MOST` events, so that later ones are left out."""
+    """Whether the timeline has `most` events, so that later ones are left out."""
     _living: dict[Life, _Living] = field(default_factory=dict[Life, _Living])
     _asked: dict[Fragment, float] = field(default_factory=dict[Fragment, float])
     _orders: dict[tuple[Fragment, Version], tuple[float, Merge]] = field(
         default_factory=dict[tuple[Fragment, Version], tuple[float, Merge]]
     )
-    _handed: dict[ContributionId, Stop] = field(default_factory=dict[ContributionId, Stop])
-    _merged: dict[tuple[Fragment, Version], tuple[Stop, Sequence[ContributionId]]] = field(
-        default_factory=dict[tuple[Fragment, Version], tuple[Stop, Sequence[ContributionId]]]
+    _handed: dict[ContributionId, FlowStop] = field(default_factory=dict[ContributionId, FlowStop])
+    _merged: dict[tuple[Fragment, Version], tuple[FlowStop, Sequence[ContributionId]]] = field(
+        default_factory=dict[tuple[Fragment, Version], tuple[FlowStop, Sequence[ContributionId]]]
     )
     _busy: defaultdict[Lane, float] = field(
         default_factory=lambda: defaultdict[Lane, float](lambda: -math.inf)
@@ -85,7 +87,7 @@ class TapeTimeline:
     _now_s: float = 0.0
 
     def follow(self, replayed: Iterable[ReplayedEvent]) -> None:
-        """Add all events of a tape, up to `MOST`.
+        """Add all events of a tape, up to `most`.
 
         Errors: the errors of iterating over `replayed`; what came before stays.
         """
@@ -96,7 +98,7 @@ class TapeTimeline:
                 self._effect(effect, each.now_s)
             if each.before.phase is not each.after.phase:
                 self.timeline.instant(SYNCER_LANE, f"phase: {each.after.phase.value}", each.now_s)
-            if self.timeline.size > MOST:
+            if self.timeline.size > self.most:
                 self.full = True
                 return
 
@@ -135,7 +137,7 @@ class TapeTimeline:
                 self._dies(life, now_s, "left")
             case Resume(generation, _):
                 line.instant(SYNCER_LANE, f"the syncer is back, generation {generation}", now_s)
-            case StopOrder(why):
+            case Stop(why):
                 line.instant(SYNCER_LANE, f"stop: {why}", now_s)
             case ShardLost(fragments):
                 for lane in {self._shard(p) for p in fragments}:
@@ -148,7 +150,7 @@ class TapeTimeline:
 
     def _arrived(self, key: ContributionId, now_s: float, tokens: int, size: int) -> None:
         lane = _lane(key.life)
-        self._handed[key] = Stop(lane, now_s)
+        self._handed[key] = FlowStop(lane, now_s)
         name = f"hand in f{key.fragment}"
         steps = f"{key.from_step} to {key.to_step}"
         self.timeline.slice(lane, name, now_s, now_s, steps=steps, tokens=tokens, bytes=size)
@@ -167,10 +169,10 @@ class TapeTimeline:
             lane, f"merge f{fragment} {version}", start_s, now_s,
             participants=[str(key.life) for key in merged], why=merge.why, cosine=turned,
         )  # fmt: skip
-        self._merged[fragment, version] = Stop(lane, start_s), merged
+        self._merged[fragment, version] = FlowStop(lane, start_s), merged
 
     def _adopts(self, life: Life, fragment: Fragment, version: Version, now_s: float) -> None:
-        lane, here = _lane(life), Stop(_lane(life), now_s)
+        lane, here = _lane(life), FlowStop(_lane(life), now_s)
         self.timeline.slice(lane, f"adopt f{fragment} {version}", now_s, now_s)
         if (found := self._merged.get((fragment, version))) is None:
             return
@@ -219,7 +221,7 @@ class TapeTimeline:
                 pass
 
     def _forget(self, fragment: Fragment, version: Version) -> None:
-        """Forget old versions of a fragment, which nobody adopts any more."""
+        """Forget old versions of a fragment, which no learner adopts any more."""
         kept = sorted(v for p, v in self._merged if p == fragment)[-16:]
         for old in [v for p, v in self._merged if p == fragment and v not in kept]:
             for key in self._merged.pop((fragment, old))[1]:

@@ -27,7 +27,7 @@ class Lane(NamedTuple):
     """The name of the lane, such as an island."""
 
 
-class Slice(NamedTuple):
+class LaneSlice(NamedTuple):
     """A span of time on a lane."""
 
     start_s: float
@@ -36,7 +36,7 @@ class Slice(NamedTuple):
     args: Mapping[str, Any]
 
 
-class Stop(NamedTuple):
+class FlowStop(NamedTuple):
     """A place that a flow passes: a moment on a lane, within a slice."""
 
     lane: Lane
@@ -47,16 +47,16 @@ class Stop(NamedTuple):
 class Timeline:
     """A timeline that grows; times are seconds of one clock."""
 
-    slices: defaultdict[Lane, list[Slice]] = field(
-        default_factory=lambda: defaultdict[Lane, list[Slice]](list)
+    slices: defaultdict[Lane, list[LaneSlice]] = field(
+        default_factory=lambda: defaultdict[Lane, list[LaneSlice]](list)
     )
     """The slices of each lane."""
     instants: list[tuple[Lane | None, float, str, Mapping[str, Any]]] = field(
         default_factory=list[tuple[Lane | None, float, str, Mapping[str, Any]]]
     )
     """Moments: the lane (None: the whole run), time, name and details."""
-    flows: list[tuple[str, Sequence[Stop]]] = field(
-        default_factory=list[tuple[str, Sequence[Stop]]]
+    flows: list[tuple[str, Sequence[FlowStop]]] = field(
+        default_factory=list[tuple[str, Sequence[FlowStop]]]
     )
     """Arrows: a name, and two or more stops in order."""
     spans: list[tuple[str, str, float, float, Mapping[str, Any]]] = field(
@@ -68,7 +68,7 @@ class Timeline:
 
     def slice(self, lane: Lane, name: str, start_s: float, end_s: float, **args: object) -> None:
         """Add a span to a lane; one that overlaps an earlier one without being inside is cut."""
-        self.slices[lane].append(Slice(start_s, max(start_s, end_s), name, args))
+        self.slices[lane].append(LaneSlice(start_s, max(start_s, end_s), name, args))
 
     def instant(self, lane: Lane | None, name: str, at_s: float, **args: object) -> None:
         """Add a moment to a lane, or to the whole run."""

@@ -58,8 +58,11 @@ def write_trace(run_dir: Path, path: Path) -> TraceFile:
     return TraceFile(len(made["traceEvents"]), problems)
 
 
-def trace_of(record: RunRecord) -> tuple[dict[str, Any], list[str]]:
-    """Return the timeline of a run as the object of a Chrome trace, and what is missing."""
+def trace_of(record: RunRecord, most: int = MOST) -> tuple[dict[str, Any], list[str]]:
+    """Return the timeline of a run as the object of a Chrome trace, and what is missing.
+
+    `most`: the most events that the tape gives.
+    """
     problems = [each for each in record.problems if not each.startswith("summary.json")]
     timeline, notes, has_tape = Timeline(), list[Note](), False
     try:
@@ -70,7 +73,7 @@ def trace_of(record: RunRecord) -> tuple[dict[str, Any], list[str]]:
                 f'run.mode = "{config.run.mode}" has no tape: islands show their states'
             )
         else:
-            _add_tape(timeline, config, record, problems)
+            _add_tape(timeline, config, record, problems, most)
             has_tape = bool(timeline.slices)
     except (UserMistake, Damaged, OSError) as error:
         problems.append(f"the tape cannot be read: {error}")
@@ -93,7 +96,9 @@ def trace_of(record: RunRecord) -> tuple[dict[str, Any], list[str]]:
     return made, problems
 
 
-def _add_tape(timeline: Timeline, config: Config, record: RunRecord, problems: list[str]) -> None:
+def _add_tape(
+    timeline: Timeline, config: Config, record: RunRecord, problems: list[str], most: int
+) -> None:
     """Add the events of a tape, as far as it can be read and the rules answer as they did then.
 
     Errors: `UserMistake`, `Damaged` or `OSError` if nothing can be read.
@@ -109,7 +114,7 @@ def _add_tape(timeline: Timeline, config: Config, record: RunRecord, problems: l
     state = initial(rule) if first is None else first.state
     elapsed_s = float(record.last.get("elapsed_s") or 0.0)
     line = TapeTimeline(
-        timeline, config.sync.shards, config.sync.fragments, coarse_s=elapsed_s / SLICES
+        timeline, config.sync.shards, config.sync.fragments, most, elapsed_s / SLICES
     )
     try:
         line.follow(relive(rule, played, state))
@@ -119,4 +124,4 @@ def _add_tape(timeline: Timeline, config: Config, record: RunRecord, problems: l
     if played.damage is not None:
         problems.append(f"damage of the tape: {played.damage}")
     if line.full:
-        problems.append(f"the timeline has its first {MOST:,} events; the run has more")
+        problems.append(f"the timeline has its first {most:,} events; the run has more")

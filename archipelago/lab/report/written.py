@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
-from archipelago.lab.report.contents import Report
+from archipelago.lab.report.contents import ReportContents
 from archipelago.lab.report.curves import POINTS
 from archipelago.lab.report.markdown import markdown
 from archipelago.lab.report.page import page
@@ -32,7 +32,7 @@ class ReportFormat(StrEnum):
     MARKDOWN = "md"
 
 
-def formatted(make: Callable[[int], Report], form: ReportFormat) -> str:
+def formatted(make: Callable[[int], ReportContents], form: ReportFormat) -> str:
     """Return a report as text; an HTML file that is too large has fewer points, then fewer parts.
 
     `make`: returns the report with this many points in a curve.
