@@ -8,7 +8,7 @@ import sys
 import termios
 import tty
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 NAMES = {
     "\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down",
@@ -26,8 +26,10 @@ class TerminalKeys:
     Ctrl-C stays a signal. If standard input is no terminal, no key is ever pressed.
     """
 
-    def __init__(self) -> None:
-        self._input = sys.stdin.fileno() if sys.stdin.isatty() else None
+    def __init__(self, stream: IO[str] | None = None) -> None:
+        """Read from this stream; None: from standard input."""
+        stream = sys.stdin if stream is None else stream
+        self._input = stream.fileno() if stream.isatty() else None
 
     def __enter__(self) -> Self:
         if self._input is not None:

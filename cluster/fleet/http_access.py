@@ -1,4 +1,4 @@
-"""The rules of access to a run's HTTP port: who may read what, and the links to the page; pure.
+"""The rules of access to a run's HTTP port: which request is admitted, and links to the page; pure.
 
 The port is read-only. A request is admitted by the run's token, or by the cookie of a browser that
 has opened a link. Each link works once. docs/explanation/security.md gives the reasons.
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 HEALTH, METRICS, LINK = "/healthz", "/metrics", "/link"
 LINK_S = 24 * 3600.0
-"""Seconds for which a link that nobody has opened stays valid."""
+"""Seconds for which a link that was not opened stays valid."""
 LINKS_KEPT = 32
 """The newest links that have not been opened; older ones are void."""
 

@@ -32,7 +32,7 @@ class IslandTime:
     activities: TimeBudget
     """Seconds by activity."""
     types: TimeBudget
-    """The same seconds by type of badput."""
+    """These seconds by type of badput."""
     stage: Stage = Stage.AWAY
     waits_as: Badput = Badput.TPU_INITIALIZATION
     """The type of the time before a process begins."""
@@ -47,11 +47,11 @@ class IslandTime:
     reported_s: float = -math.inf
     """The time of its last report."""
     base: dict[str, float] = field(default_factory=dict[str, float])
-    """Its totals, by activity, that belong to the time before `activities.until_s`."""
+    """Totals of that process, by activity, that are accounted for in `activities`."""
     debt_s: float = 0.0
     """Seconds that it measures after `base`, and that are accounted for already."""
     measured: dict[str, float] = field(default_factory=dict[str, float])
-    """Its newest totals, by activity."""
+    """The newest totals of that process, by activity."""
 
     @classmethod
     def away(cls, now_s: float = 0.0) -> IslandTime:

@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import termios
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -111,16 +112,11 @@ def test_keys_of_a_terminal_have_names() -> None:
     assert keys_in("") == []
 
 
-def test_keys_are_read_at_once_and_the_terminal_is_restored(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_keys_are_read_at_once_and_the_terminal_is_restored() -> None:
     main, side = pty.openpty()
     with closing(os.fdopen(side)) as terminal, closing(os.fdopen(main, "wb", 0)) as keyboard:
-        monkeypatch.setattr(sys, "stdin", terminal)
-        import termios
-
         before = termios.tcgetattr(side)
-        with TerminalKeys() as keys:
+        with TerminalKeys(terminal) as keys:
             assert keys.readable
             assert keys.within(0.0) == []
             keyboard.write(b"t\x1b[B")

@@ -228,8 +228,7 @@ def test_connections_are_limited_in_number_and_duration(
     port: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unfinished requests take no thread, and hold the port up for a bounded time."""
-    monkeypatch.setattr(http_server, "SILENCE_S", 2.0)
-    monkeypatch.setattr(http_server, "LONGEST_S", 3.0)
+    monkeypatch.setattr(http_server, "LONGEST_S", 2.0)
     host, number = port.address.split(":")
     threads = threading.active_count()
     with ExitStack() as stack:

@@ -19,6 +19,7 @@ import aiohttp
 ROOT = Path(__file__).parents[2]
 NAMES = ("chromium-headless-shell", "chromium", "google-chrome")
 """Names under which the browser is installed; Debian has the first two."""
+POLL_S = 0.05
 WITHIN_S = 60.0
 """A limit for what takes a second on an idle machine."""
 LISTENING = re.compile(rb"DevTools listening on (ws://\S+)")
@@ -147,7 +148,7 @@ class Chromium:
             value = await self.run(script)
             if wanted(value):
                 return value
-            await asyncio.sleep(0.05)
+            await asyncio.wait({self._reader}, timeout=POLL_S)
         raise AssertionError(f"{script} is {value!r} after {WITHIN_S:g} s")
 
     async def picture(self, path: Path) -> None:
