@@ -127,6 +127,8 @@ def model_of(kind: str, options: Mapping[str, Any]) -> Any:
                 tensor.uniform_(0.5, 1.5, generator=generator)
             elif "embed_tokens" in name:
                 tensor.normal_(0, 1, generator=generator)
+            elif "router.proj" in name:  # scores of deviation 1.5, so that experts lie apart
+                tensor.normal_(0, 1.5, generator=generator)
             else:
                 tensor.normal_(0, 1.5 * tensor.shape[-1] ** -0.5, generator=generator)
         assert not torch.any(tensor == before), name
@@ -142,7 +144,7 @@ def result_of(kind: str, options: Mapping[str, Any]) -> Reference:
     margins: list[float] = []
 
     def watch(_: Any, __: Any, output: Any) -> None:
-        best = torch.topk(output[0], spec.experts_used + 1, dim=-1).values
+        best = torch.topk(output[0].detach(), spec.experts_used + 1, dim=-1).values
         margins.append(float((best[:, -2] - best[:, -1]).min()))
 
     for layer in model.model.layers if spec.experts else ():
