@@ -5,7 +5,6 @@ The weights are safetensors files of at most `FILE_BYTES` each, with an index if
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from cluster.config.load import load
+from cluster.storage.files import json_text
 from cluster.workers.assembly import own_task_of
 from coordinator.errors import UserMistake
 from islands.data.text_tokens import BYTES
@@ -113,7 +113,7 @@ def _parts(
 
 
 def _write_json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json_text(value, indent=2) + "\n", encoding="utf-8")
 
 
 def _umask() -> int:

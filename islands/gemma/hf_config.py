@@ -146,9 +146,9 @@ class _Fields:
         """Return the problems of the fields that were read, and name those that were not."""
         for name, values in IMPLEMENTED.items():
             if name in self._config and self._config[name] not in values:
-                shown = " or ".join(json.dumps(value) for value in values)
+                shown = " or ".join(map(repr, values))
                 self._problems.append(
-                    f"{name} = {json.dumps(self._config[name])} is not implemented, only {shown}"
+                    f"{name} = {self._config[name]!r} is not implemented, only {shown}"
                 )
         unknown = [name for name in self._config if name not in self._read | {*IMPLEMENTED}]
         return self._problems + [
@@ -255,7 +255,7 @@ def _unless_equal(local: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[st
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value)
+    text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

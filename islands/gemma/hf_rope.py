@@ -29,7 +29,7 @@ class Rotations(NamedTuple):
     options: dict[str, float]
     """Options of a `GemmaSpec`."""
     problems: list[str]
-    """Why they cannot be read; empty if they can."""
+    """The reasons why they cannot be read; empty if they can."""
 
 
 def rotations(config: Mapping[str, Any], generation: int) -> Rotations:
