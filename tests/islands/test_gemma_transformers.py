@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -95,7 +95,8 @@ LOCAL_END: tuple[str, Mapping[str, Any]] = (
 """A configuration whose last layer is local, so that transformers makes it global."""
 
 
-class Reference(NamedTuple):
+@dataclass(frozen=True)
+class Reference:
     """The model of transformers with drawn weights, and its results."""
 
     spec: GemmaSpec
@@ -239,7 +240,7 @@ def test_conversion_returns_every_tensor_bit_for_bit(case: str) -> None:
 
 def test_gradients_with_activations_computed_again_agree() -> None:
     found = reference("gemma-4-e")
-    again = found._replace(spec=replace(found.spec, remat=True))
+    again = replace(found, spec=replace(found.spec, remat=True))
     assert max(gradient_distances(again).values()) <= TOLERANCE
 
 
@@ -354,7 +355,7 @@ def test_trap_built_wrongly_fails_the_comparison(wrong: Wrong) -> None:
 def test_last_layer_that_stays_local_fails_the_comparison() -> None:
     """Trap 7: transformers makes the last layer of Gemma 4 global."""
     found = reference("local end")
-    wrong = found._replace(spec=replace(found.spec, pattern="LGLGLL"))
+    wrong = replace(found, spec=replace(found.spec, pattern="LGLGLL"))
     assert wrong.spec.kinds[:-1] == found.spec.kinds[:-1]
     with jax.disable_jit():
         assert logits_distance(wrong) > TOLERANCE
