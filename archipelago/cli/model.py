@@ -183,11 +183,15 @@ def report(
     own, spec = _specs_of(task)
     moments = jax.eval_shape(direction(optimizer_of(config), task).init, task.shapes)
     layout = layout_of(task, config.sync.fragments if fragments is None else fragments)
+    counts = costs.counted(spec)
+    if own is not spec:  # a byte model, whose shape is only like the Gemma shape
+        tables, total = own.vocabulary * own.width, sum(layout.sizes)
+        counts = costs.ParameterCounts(total, tables, total - tables)
     wire = Wire(config.sync.wire_up)
     return ModelReport(
         name=name,
         spec=own,
-        parameters=costs.counted(spec),
+        parameters=counts,
         memory=costs.memory_plan(task, spec, moments, shape.sizes, batch_size, window),
         batch_size=batch_size,
         window=window,

@@ -60,6 +60,7 @@ def test_costs_as_a_table(cli: Cli, name: str) -> None:
     for label in ("parameters", "active", "training", "activations", "fragments", "hand-in"):
         assert label in out
     if name == "byte-1m":
+        assert "1,016,960" in out
         assert "984,192" in out
 
 

@@ -1,4 +1,4 @@
-"""A backup that is taken while the run continues verifies, and resumes with the contents of the run.
+"""A backup that is taken while the run continues verifies, and resumes with its contents.
 
 The run trains, takes snapshots, and is restarted between any two reads of the copy. A copy in
 another order (log first, or versions only once) has no version for some fragment, or versions that
