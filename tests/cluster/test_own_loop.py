@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from cluster.workers.assembly import compiled, task_of
 from cluster.workers.evaluator import Evaluator
 from coordinator.errors import UserMistake
 from coordinator.fragments import sew
+from coordinator.protocol import Fragment, Lease
 from islands.loop_inner import LoopInner
 from islands.loop_task import ForeignInit, loop_task
 from tests.given import LEAST, data_spec, sums
@@ -268,3 +270,32 @@ def test_init_that_is_called_twice_is_drawn_once_for_its_shapes() -> None:
     init.as_made(init(1))
     init.as_made(init(2))
     assert drawn == [0, 1, 2]
+
+
+# --- the examples ---------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", ["loop_jax", "loop_torch"])
+def test_loop_of_an_example_learns(example: str, tmp_path: Path) -> None:
+    """One island alone, without a run: the loop takes its turns, and its model is evaluated."""
+    if example == "loop_torch":
+        pytest.importorskip("torch")
+    module = importlib.import_module(f"archipelago.examples.{example}")
+    tables = {**module.CONFIG, "task": {"target": f"archipelago.examples.{example}:task"}}
+    data = {"data.source": str(sums(tmp_path / "text")), "data.heldout_percent": 20.0}
+    config = parse(tables, overrides=[f"{key}={value!r}" for key, value in data.items()])
+    parts, judge = compiled(config, config.islands[0]), Evaluator(config)
+    assert isinstance(parts.inner, LoopInner)
+    stream = parts.task.stream(8)
+    stream.add(Lease(0))
+    state, losses = parts.inner.start(parts.task.init(0)), list[float]()
+    for clock in range(30):
+        state, measures = parts.inner.step(state, stream.next(), clock)
+        assert measures.tokens == 8 * 64
+        losses.append(float(measures.loss))
+    assert losses[-1] < losses[0] - 1
+    flats = [np.asarray(parts.port.take(state.params, Fragment(p))) for p in range(4)]
+    assert judge.loss(flats) < judge.loss(judge.initial()) - 1
+    assert parts.loop is not None
+    parts.loop.end(state.params)
