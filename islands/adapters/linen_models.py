@@ -110,10 +110,10 @@ def linen_task(
         number, metrics = split_result(loss(apply, step.batch, train, **step.named))
         return number, (apply.variables or {}).get(STATS, {}), metrics
 
-    made = jax.jit(initial)
-    embeddings = frozenset(p for p in leaves_of(shapes[PARAMS]) if p.split("/")[-1] == "embedding")
+    made, params = jax.jit(initial), shapes.get(PARAMS, {})
+    embeddings = frozenset(p for p in leaves_of(params) if p.split("/")[-1] == "embedding")
     parts = ModelParts(
-        init=lambda key: made(key)[PARAMS],
+        init=lambda key: made(key).get(PARAMS, {}),
         init_state=(lambda key: made(key)[STATS]) if STATS in shapes else None,
         loss=call,
         user_loss=loss,
