@@ -124,7 +124,7 @@ def _found(data: DataSpec) -> tuple[Path | str, list[SourceFile], bool]:
     """Return the root, all files below it, and whether each of them was named."""
     if data.source == STDLIB:
         stdlib = Path(sysconfig.get_paths()["stdlib"])
-        return stdlib, sorted(_of_stdlib(stdlib)), True
+        return stdlib, [*sorted(_of_stdlib(stdlib))], True
     if in_bucket(data.source):
         above, files = bucket_files(data.source)
         return above, [*files], len(files) == 1

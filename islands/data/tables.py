@@ -27,7 +27,7 @@ TAIL_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class ColumnRows:
     """Consecutive rows of one column."""
 
     column: Any
@@ -49,7 +49,7 @@ class TableFile:
     format: FileFormat
     column: str | None
 
-    def rows(self, start: int, stop: int, damage: Damage) -> Iterator[Rows]:
+    def rows(self, start: int, stop: int, damage: Damage) -> Iterator[ColumnRows]:
         """Yield the rows from `start` to `stop`, some at a time.
 
         Errors: `OSError`; `UserMistake` if the file or the column cannot be read; the errors of
@@ -59,7 +59,7 @@ class TableFile:
         for rows in read(self, start, stop, damage):
             begin, end = max(0, start - rows.start), min(len(rows.column), stop - rows.start)
             if begin < end:
-                yield Rows(rows.column.slice(begin, end - begin), rows.start + begin)
+                yield ColumnRows(rows.column.slice(begin, end - begin), rows.start + begin)
 
     def count(self) -> int:
         """Return the number of rows.
@@ -122,7 +122,7 @@ def _parquet(table: TableFile) -> Generator[Any]:
         yield found
 
 
-def _parquet_rows(table: TableFile, start: int, stop: int, damage: Damage) -> Iterator[Rows]:
+def _parquet_rows(table: TableFile, start: int, stop: int, damage: Damage) -> Iterator[ColumnRows]:
     pa: Any = import_module("pyarrow")
     with _parquet(table) as parquet:
         column = table.checked(parquet.schema_arrow.names)
@@ -147,7 +147,7 @@ def _parquet_rows(table: TableFile, start: int, stop: int, damage: Damage) -> It
                     break
                 if batch is None:
                     break
-                yield Rows(batch.column(0), row)
+                yield ColumnRows(batch.column(0), row)
                 row += batch.num_rows
 
 
@@ -183,7 +183,7 @@ def _arrow(table: TableFile) -> Generator[tuple[list[str], Iterator[Any]]]:
         yield reader.schema.names, batches
 
 
-def _arrow_rows(table: TableFile, start: int, stop: int, damage: Damage) -> Iterator[Rows]:
+def _arrow_rows(table: TableFile, start: int, stop: int, damage: Damage) -> Iterator[ColumnRows]:
     """Yield rows; nothing behind a damaged batch can be found, so it ends the file."""
     pa: Any = import_module("pyarrow")
     with _arrow(table) as (names, batches):
@@ -204,7 +204,7 @@ def _arrow_rows(table: TableFile, start: int, stop: int, damage: Damage) -> Iter
                 size = max(1, BATCH_BYTES * len(whole) // (1 + whole.nbytes))
                 size = min(BATCH_ROWS, size)
                 for begin in range(0, len(whole), size):
-                    yield Rows(whole.slice(begin, size), row + begin)
+                    yield ColumnRows(whole.slice(begin, size), row + begin)
             row += batch.num_rows
 
 
@@ -225,14 +225,14 @@ def check_type(table: TableFile, *, tokens: bool) -> None:
             if batch is None:
                 return
             kind = batch.schema.field(column).type
-    empty = Rows(pa.array([], kind), 0)
+    empty = ColumnRows(pa.array([], kind), 0)
     ids(table.file, table.column, empty) if tokens else text_rows(table, empty, Damage(skip=True))
 
 
-def text_rows(table: TableFile, rows: Rows, damage: Damage) -> list[tuple[int, bytes]]:
+def text_rows(table: TableFile, rows: ColumnRows, damage: Damage) -> list[tuple[int, bytes]]:
     """Return the texts that are not null, each with the number of the row behind it.
 
-    Rows that are too large are damage.
+    ColumnRows that are too large are damage.
 
     Errors: `UserMistake` if the column holds no text; the errors of `Damage.found`.
     """
@@ -265,7 +265,7 @@ def text_rows(table: TableFile, rows: Rows, damage: Damage) -> list[tuple[int, b
 
 
 def ids(
-    file: SourceFile, column: str | None, rows: Rows
+    file: SourceFile, column: str | None, rows: ColumnRows
 ) -> tuple[NDArray[np.integer[Any]], NDArray[np.int64]]:
     """Return the token ids of the rows that are not null, joined, and the length of each row.
 
