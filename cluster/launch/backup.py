@@ -86,8 +86,10 @@ class _Moved(Exception):
     """The run has changed in a way that the copy cannot follow; it begins again."""
 
 
-def backup(run_dir: Path, path: Path) -> Backup:
+def backup(run_dir: Path, path: Path, source: Depot | None = None) -> Backup:
     """Copy a run to a new folder, and verify the copy.
+
+    `source`: the run's durable store; None: the one of its configuration.
 
     Errors: `UserMistake` if there is no run, or the folder exists; `RunFailed` if the copy could
     not be made or does not verify.
@@ -97,7 +99,7 @@ def backup(run_dir: Path, path: Path) -> Backup:
     if path.exists():
         raise UserMistake(f"{path} exists; name a folder that does not, for the backup")
     config = load(run_dir / CONFIG)
-    depot, aside = depot_of(config, run_dir), path.with_name(f".{path.name}.partial")
+    depot, aside = source or depot_of(config, run_dir), path.with_name(f".{path.name}.partial")
     try:
         t, events, lost = _attempted(config, depot, run_dir, aside)
     except (_Moved, Damaged, OSError) as error:

@@ -1,4 +1,4 @@
-"""A backup that is taken while the run continues verifies, and resumes with its contents.
+"""A backup that is taken while the run continues verifies, and resumes with the run's contents.
 
 The run trains, takes snapshots, and is restarted between any two reads of the copy. A copy in
 another order (log first, or versions only once) has no version for some fragment, or versions that
@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.launch import backup as module
 from cluster.launch.backup import backup, whole_length
 from cluster.launch.verify import verify
 from cluster.storage.depot import Depot, Grown
@@ -23,13 +22,9 @@ from coordinator.errors import RunFailed, UserMistake
 from coordinator.protocol import Report
 from tests.cluster.played import Played
 from tests.cluster.restored import CONFIG, Again, F, beside, killed
+from tests.cluster.test_corruption import short
 
-
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seal a segment at every snapshot, and skip fsync because no machine crashes here."""
-    monkeypatch.setattr("cluster.storage.tape.SEGMENT_BYTES", 1)
-    monkeypatch.setattr("os.fsync", id)
+__all__ = ["short"]  # a fixture of every test here: short segments, no fsync
 
 
 class Training(Played):
@@ -82,9 +77,7 @@ def resumed(copy: Path, run: Played) -> Again:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_backup_of_a_live_run_resumes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_a_backup_of_a_live_run_resumes(tmp_path: Path, seed: int) -> None:
     """Every other run merges so fast that its versions are deleted while they are read."""
     chance, pace = random.Random(seed), (0, 0, 1, 3, 8) if seed % 2 else (0, 0, 0, 0, 1)
     run = Training(tmp_path / "run")
@@ -94,10 +87,7 @@ def test_a_backup_of_a_live_run_resumes(
         steps = chance.choice(pace)
         run.goes_on(steps, snapshot=steps > 0 and chance.random() < 0.3)
 
-    monkeypatch.setattr(module, "depot_of", lambda *_: moving(tmp_path / "run", goes_on))
-    made = backup(tmp_path / "run", tmp_path / "copy")
-    monkeypatch.undo()
-    monkeypatch.setattr("os.fsync", id)
+    made = backup(tmp_path / "run", tmp_path / "copy", moving(tmp_path / "run", goes_on))
     assert run.state.t > begun, "the run trained meanwhile"
     assert made.t is not None
     assert begun <= made.t <= run.state.t
@@ -110,9 +100,7 @@ def test_a_backup_of_a_live_run_resumes(
     again.goes_on()
 
 
-def test_a_syncer_that_is_restarted_meanwhile_makes_the_copy_begin_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_syncer_that_is_restarted_meanwhile_makes_the_copy_begin_again(tmp_path: Path) -> None:
     run = killed(tmp_path / "run", "at")
     run.close()
     lives: list[Played] = [run]
@@ -122,8 +110,7 @@ def test_a_syncer_that_is_restarted_meanwhile_makes_the_copy_begin_again(
             lives.append(Again(tmp_path / "run", lives[-1]))
             lives[-1].train(lives[-1].state.t + 9, 4)
 
-    monkeypatch.setattr(module, "depot_of", lambda *_: moving(tmp_path / "run", restarts))
-    backup(tmp_path / "run", tmp_path / "copy")
+    backup(tmp_path / "run", tmp_path / "copy", moving(tmp_path / "run", restarts))
     assert len(lives) == 3
     history = {key: each for life in lives for key, each in life.history.items()}
     again = Again(tmp_path / "copy", lives[-1])

@@ -21,6 +21,9 @@ from coordinator.errors import UserMistake
 from tests.cluster import played
 from tests.cluster.played import LAYOUT, Played
 from tests.cluster.restored import F, copy_of, harms, killed, kind_of
+from tests.cluster.test_corruption import short
+
+__all__ = ["short"]  # a fixture of every test here: short segments, no fsync
 
 WITHOUT_DIGEST = {
     "config.toml",
@@ -35,13 +38,6 @@ WITHOUT_DIGEST = {
 `live.json` and owner files are of a process that is gone. A bit of `config.toml` may be another
 valid value.
 """
-
-
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seal a segment at every snapshot, and skip fsync because no machine crashes here."""
-    monkeypatch.setattr("cluster.storage.tape.SEGMENT_BYTES", 1)
-    monkeypatch.setattr("os.fsync", id)
 
 
 @pytest.mark.parametrize("kind", ["at", "behind", "second"])
