@@ -28,8 +28,8 @@ class TerminalKeys:
 
     def __init__(self, stream: IO[str] | None = None) -> None:
         """Read from this stream; None: from standard input."""
-        stream = sys.stdin if stream is None else stream
-        self._input = stream.fileno() if stream.isatty() else None
+        given = sys.stdin if stream is None else stream
+        self._input = given.fileno() if given is not None and given.isatty() else None
 
     def __enter__(self) -> Self:
         if self._input is not None:

@@ -92,7 +92,8 @@ class Access:
             return Verdict.READ_ONLY
         if asked.path == HEALTH or _same(f"Bearer {self._token}", asked.authorization):
             return Verdict.ADMITTED
-        if not self._is_own(host := _hostname(asked.host)):
+        host = _hostname(asked.host)
+        if host is None or not self._is_own(host):
             return Verdict.WRONG_HOST
         named_here = host in ("", "localhost") or _loopback(host or "")
         on_loopback = _loopback(asked.remote) and named_here
@@ -102,9 +103,7 @@ class Access:
             return Verdict.ADMITTED
         return Verdict.NO_TOKEN
 
-    def _is_own(self, host: str | None) -> bool:
-        if host is None:
-            return False
+    def _is_own(self, host: str) -> bool:
         return host in ("", "localhost") or host in self._names or _address(host) is not None
 
 

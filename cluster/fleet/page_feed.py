@@ -88,7 +88,8 @@ class PageFeed:
         """Yield each held-out loss with its t, tokens and seconds, as far as they were seen."""
         marks = iter(self._marks)
         mark = next(marks, None)
-        for t, loss in status.get("heldout", ()):
+        curve = cast("Sequence[tuple[int, float | None]]", status.get("heldout", ()))
+        for t, loss in curve:
             while mark is not None and mark.t < t:
                 mark = next(marks, None)
             at = mark or (self._marks[-1] if self._marks else None)

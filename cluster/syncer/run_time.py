@@ -65,9 +65,7 @@ class RunTime:
         figures = status["figures"]
         if figures is not None:
             _count_waste(counts, figures["tokens_lost"], status["tokens_trained"])
-        budgets: dict[str, dict[str, float]] = {
-            name: watched.time.seconds() for name, watched in counts.islands.items()
-        }
+        budgets = {str(name): each.time.seconds() for name, each in counts.islands.items()}
         recent = self._recent(budgets, now_s)
         islands = [
             _timed(each, counts.islands[Island(each["island"])], budgets, recent, now_s)
@@ -183,11 +181,8 @@ def began(counts: Counts, now_s: float) -> None:
 
 def held(counts: Counts, islands: Mapping[Island, str], now_s: float) -> None:
     """Note which islands hold devices from now on, each with its group."""
-    passed_s, before = now_s - counts.held_since_s, counts.holding
-    for island in before:
-        group = counts.islands[island].group
-        counts.held_by_group[group] = counts.held_by_group.get(group, 0.0) + passed_s
-    counts.held_s += len(before) * passed_s
+    counts.held_s += len(counts.holding) * (now_s - counts.held_since_s)
+    before = counts.holding
     counts.holding, counts.held_since_s = frozenset(islands), now_s
     for island, group in islands.items():
         watched = counts.islands.setdefault(island, Watched(group))
