@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -53,7 +55,10 @@ class Chromium:
 
     async def __aenter__(self) -> Self:
         self._process = subprocess.Popen(
-            self._command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            self._command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
         )
         address = await asyncio.to_thread(self._listening)
         port = address.split(":")[2].split("/")[0]
@@ -74,7 +79,7 @@ class Chromium:
         self._reader.cancel()
         await self._socket.close()
         await self._session.close()
-        self._process.terminate()
+        os.killpg(self._process.pid, signal.SIGKILL)  # Debian's command is a script around it
         await asyncio.to_thread(self._process.wait)
         assert self._process.stderr is not None
         self._process.stderr.close()
