@@ -181,8 +181,11 @@ def began(counts: Counts, now_s: float) -> None:
 
 def held(counts: Counts, islands: Mapping[Island, str], now_s: float) -> None:
     """Note which islands hold devices from now on, each with its group."""
-    counts.held_s += len(counts.holding) * (now_s - counts.held_since_s)
-    before = counts.holding
+    passed_s, before = now_s - counts.held_since_s, counts.holding
+    for island in before:
+        group = counts.islands[island].group
+        counts.held_by_group[group] = counts.held_by_group.get(group, 0.0) + passed_s
+    counts.held_s += len(before) * passed_s
     counts.holding, counts.held_since_s = frozenset(islands), now_s
     for island, group in islands.items():
         watched = counts.islands.setdefault(island, Watched(group))
