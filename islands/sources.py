@@ -37,13 +37,13 @@ class MixtureSource:
     """One source of a mixture: an entry of `[[data.mixture]]`."""
 
     source: str
-    """As `DataSpec.source`."""
+    """A source, in the form of `DataSpec.source`."""
     weight: float
     """The share of the windows, relative to the other weights."""
     column: str | None = None
-    """As `DataSpec.column`."""
+    """The column or field, in the form of `DataSpec.column`."""
     tokens: bool = False
-    """As `DataSpec.tokens`."""
+    """Whether the column holds lists of token ids."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ def size_of(file: SourceFile) -> int:
 
 
 def identity(file: SourceFile) -> FileId:
-    """Return what tells a file and its state from others.
+    """Return what distinguishes a file and its state from others.
 
     Errors: `OSError` if the file is gone.
     """

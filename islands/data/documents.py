@@ -18,7 +18,7 @@ from islands.data.buckets import SourceFile, size_of
 from islands.data.damage import Damage
 from islands.data.formats import FileFormat, format_of
 from islands.data.json_lines import (
-    Piece,
+    TextPiece,
     ids_of,
     line_start,
     lines,
@@ -167,6 +167,6 @@ def _whole(pairs: list[tuple[int, bytes]], place: int) -> TextBatch:
     return TextBatch(texts, places, place, is_whole=True, begins=True, ends=True)
 
 
-def _piece(piece: Piece, *, begins: bool) -> TextBatch:
+def _piece(piece: TextPiece, *, begins: bool) -> TextBatch:
     texts, places = [piece.content], [piece.end]
     return TextBatch(texts, places, piece.end, False, begins, piece.is_last)

@@ -16,7 +16,7 @@ from islands.data.text_tokens import TextEncoder
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Encoded:
+class EncodedBatch:
     """Consecutive token ids of a file."""
 
     ids: NDArray[np.unsignedinteger[Any]]
@@ -40,7 +40,7 @@ def encoded(
     damage: Damage,
     *,
     resumed: bool = False,
-) -> Iterator[Encoded]:
+) -> Iterator[EncodedBatch]:
     """Yield the texts between two places as token ids; each document ends with the end token.
 
     `resumed`: `start` may lie within a document. Empty documents are counted, and have no token.
@@ -65,7 +65,7 @@ def encoded(
                 size += 1
                 ends.append(size)
         joined = np.concatenate([np.zeros(0, dtype), *parts], dtype=dtype, casting="unsafe")
-        yield Encoded(joined, np.array(ends, np.int64), batch.place)
+        yield EncodedBatch(joined, np.array(ends, np.int64), batch.place)
 
 
 def _valid(file: DocumentFile, batch: TextBatch, damage: Damage) -> list[bytes]:
@@ -93,7 +93,7 @@ def _valid(file: DocumentFile, batch: TextBatch, damage: Damage) -> list[bytes]:
 
 def numbered(
     file: DocumentFile, vocabulary: int, start: int, stop: int, damage: Damage
-) -> Iterator[Encoded]:
+) -> Iterator[EncodedBatch]:
     """Yield the documents between two places that are token ids already.
 
     Errors: the errors of `encoded`; `UserMistake` if an id is outside the vocabulary.
@@ -104,7 +104,7 @@ def numbered(
             raise UserMistake(f"{file.file}: {problem}")
         damage.empty(int(np.count_nonzero(batch.lengths == 0)))
         ends = np.cumsum(batch.lengths[batch.lengths > 0])
-        yield Encoded(batch.ids.astype(dtype), ends, batch.place)
+        yield EncodedBatch(batch.ids.astype(dtype), ends, batch.place)
 
 
 def outside(batch: IdBatch, vocabulary: int) -> str:

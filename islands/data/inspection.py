@@ -14,7 +14,7 @@ from islands.data import token_index
 from islands.data.buckets import SourceFile, shown, size_of
 from islands.data.damage import Damage
 from islands.data.documents import DocumentFile
-from islands.data.encoding import Encoded, encoded, numbered
+from islands.data.encoding import EncodedBatch, encoded, numbered
 from islands.data.text_tokens import (
     ByteEncoder,
     HuggingFaceEncoder,
@@ -126,13 +126,13 @@ def _count(
 
 def _batches(
     file: DocumentFile, extent: int, encoder: TextEncoder, damage: Damage
-) -> Iterator[Encoded]:
+) -> Iterator[EncodedBatch]:
     if file.tokens:
         return numbered(file, LARGEST_ID, 0, extent, damage)
     return encoded(file, encoder, 0, extent, damage)
 
 
-def _samples(batch: Encoded, encoder: TextEncoder, *, tokens: bool) -> list[str]:
+def _samples(batch: EncodedBatch, encoder: TextEncoder, *, tokens: bool) -> list[str]:
     bounds = [0, *batch.ends[:SAMPLES].tolist()]
     if len(bounds) == 1:
         bounds.append(len(batch.ids))
@@ -183,7 +183,7 @@ def _of_directory(directory: TokenDirectory, data: DataSpec, *, everything: bool
     return facts
 
 
-def _first_documents(directory: TokenDirectory) -> Encoded:
+def _first_documents(directory: TokenDirectory) -> EncodedBatch:
     """Return the beginnings of the first documents."""
     dtype = np.dtype(directory.index.dtype).newbyteorder("<")
     bounds = [0, *_ends(directory.ends[0])[:SAMPLES].tolist()]
@@ -195,7 +195,7 @@ def _first_documents(directory: TokenDirectory) -> Encoded:
             stream.seek(start * dtype.itemsize)
             count = min(stop - start, SAMPLE_TOKENS)
             parts.append(np.frombuffer(stream.read(count * dtype.itemsize), dtype))
-    return Encoded(np.concatenate(parts), np.cumsum([len(part) for part in parts]), 0)
+    return EncodedBatch(np.concatenate(parts), np.cumsum([len(part) for part in parts]), 0)
 
 
 def _ends(file: SourceFile) -> Any:

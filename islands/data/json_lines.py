@@ -22,7 +22,7 @@ A file without line ends, or with the wrong column, is found by it before it fil
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPiece:
     """Consecutive bytes of a document."""
 
     content: bytes
@@ -34,7 +34,7 @@ class Piece:
 
 def text_pieces(
     file: SourceFile, start: int, stop: int, piece_bytes: int = PIECE_BYTES
-) -> Iterator[Piece]:
+) -> Iterator[TextPiece]:
     """Yield a text from byte `start` to `stop` in pieces that end behind a line.
 
     A line that is longer than a piece is cut behind a space, or else behind a character.
@@ -51,10 +51,10 @@ def text_pieces(
             if place >= stop:
                 break
             if cut := _cut(rest):
-                yield Piece(rest[:cut], place - len(rest) + cut, is_last=False)
+                yield TextPiece(rest[:cut], place - len(rest) + cut, is_last=False)
                 rest = rest[cut:]
         if stop > start:
-            yield Piece(rest, stop, is_last=True)
+            yield TextPiece(rest, stop, is_last=True)
 
 
 def _cut(text: bytes) -> int:

@@ -31,7 +31,7 @@ from islands.data.buckets import identity, size_of
 from islands.data.damage import Damage
 from islands.data.documents import DocumentFile
 from islands.data.durable_files import NEW, flushed_folder, replaced, sealed
-from islands.data.encoding import Encoded, dtype_of, encoded, numbered
+from islands.data.encoding import EncodedBatch, dtype_of, encoded, numbered
 from islands.data.text_tokens import TOKENIZER, TextEncoder
 from islands.data.token_index import INDEX, TokenIndex, TokenShard
 
@@ -211,7 +211,7 @@ def _continue(
     progress.left_out = dict(damage.counts)
 
 
-def _batches(plan: TokenizePlan, number: int, start: int, damage: Damage) -> Iterator[Encoded]:
+def _batches(plan: TokenizePlan, number: int, start: int, damage: Damage) -> Iterator[EncodedBatch]:
     file = plan.files[number]
     stop = file.extent()
     if plan.encoder is None:
@@ -234,7 +234,7 @@ class _OpenShard:
     def _open(self, name: str) -> BinaryIO:
         return (self._work / f"{name}{NEW}").open("wb")
 
-    def add(self, batch: Encoded) -> None:
+    def add(self, batch: EncodedBatch) -> None:
         """Append a batch."""
         content = batch.ids.astype(self._dtype).tobytes()
         self._ids.write(content)
