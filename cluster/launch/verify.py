@@ -48,7 +48,7 @@ class Verified:
     problems: list[str] = field(default_factory=list[str])
     """Each file that is damaged or missing, and each contradiction; empty if the run is sound."""
     notes: list[str] = field(default_factory=list[str])
-    """What is not as usual, but costs nothing."""
+    """Unusual findings that cost nothing."""
     checked: dict[str, int] = field(default_factory=dict[str, int])
     """The number of files, or of events, that were read, by kind."""
 
