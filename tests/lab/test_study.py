@@ -6,6 +6,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -365,6 +366,16 @@ def test_some_measures_are_maximized() -> None:
     there = {row.cells[0].key: made(loss) for row, loss in zip(rows, (1.0, 3.0, 2.0), strict=True)}
     best = [line.row.point for line in summed(study, there).lines if line.best]
     assert best[0]["optimizer.learning_rate"] == 2e-2
+
+
+def test_report_of_a_study_has_its_rows_and_the_opponent(tmp_path: Path) -> None:
+    from archipelago.lab.report.written import write_study_report
+
+    now = datetime(2026, 11, 26, tzinfo=UTC)
+    text = write_study_report(result(LOSSES), tmp_path, now).read_text()
+    assert ">ours" in text, "a row of the arm"
+    assert "over dp, %" in text
+    assert (tmp_path / "report.html").stat().st_size < 2_000_000
 
 
 def test_draws_pictures_of_curves_and_gaps(tmp_path: Path) -> None:
