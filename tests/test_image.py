@@ -30,7 +30,7 @@ def steps(text: str) -> list[tuple[str, str]]:
 
 
 def installs() -> str:
-    (found,) = [rest for kind, rest in steps(DOCKERFILE.read_text()) if "pip install" in rest]
+    (found,) = [rest for _, rest in steps(DOCKERFILE.read_text()) if "pip install" in rest]
     return found
 
 

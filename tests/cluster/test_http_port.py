@@ -121,7 +121,7 @@ def port(tmp_path: Path) -> Iterator[Opened]:
     run_dir = tmp_path / "demo-1"
     status: Any = {**a_status(islands=2), "run": "demo-1"}
     monitor = MonitorConfig(targets=str(tmp_path / "targets"))
-    exporter = Exporter(run_dir, monitor, lambda: {**status})
+    exporter = Exporter(run_dir, monitor, status.copy)
     exporter.start()
     try:
         (target,) = json.loads((run_dir / TARGET).read_text())[0]["targets"]

@@ -81,7 +81,8 @@ def test_dead_island_is_accounted_for_while_it_is_dead(timed: Timed) -> None:
     a, _ = timed.status(190)["islands"]
     assert a["time_s"]["dead"] == 6 + 18, "nothing new is known"
     a, _ = timed.look(191, a=(3, 179))["islands"]
-    assert a["time_s"]["dead"] == 6 + 19
+    shown: Any = a
+    assert shown["time_s"]["dead"] == 6 + 19
 
 
 def test_summary_adds_up_to_the_lives(timed: Timed) -> None:
@@ -101,14 +102,15 @@ def test_summary_adds_up_to_the_lives(timed: Timed) -> None:
 
 
 def test_rolling_goodput_is_of_the_last_minutes() -> None:
-    told = Timed(began_s=0)
+    told, figures = Timed(began_s=0), dict[str, Any]()
     told.look(0, a=(1, 0), b=(1, 0))
     a, b = told.join(1, A), told.join(1, B)
     for now_s in range(5, 405, 5):
         quick = min(now_s, 200)  # both compute for 200 s, and wait for data from then on
         for process, life in enumerate((a, b), 1):
             told.hear(now_s, life, process, computing=quick, data=now_s - quick)
-        figures = told.look(now_s)["figures"]
+        found: Any = told.look(now_s)["figures"]
+        figures = found
     assert figures["rolling_goodput"]["60"] == pytest.approx(0.0, abs=0.01)
     assert figures["rolling_goodput"]["300"] == pytest.approx(100 / 300, abs=0.02)
     assert figures["rolling_goodput"]["900"] == pytest.approx(0.5, abs=0.01)

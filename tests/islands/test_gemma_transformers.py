@@ -152,7 +152,7 @@ def result_of(kind: str, options: Mapping[str, Any]) -> Reference:
 
     for layer in model.model.layers if spec.experts else ():
         layer.router.register_forward_hook(watch)
-    logits = torch.zeros(1)
+    logits, least = torch.zeros(1), np.zeros(TIME)
     # token 0 is padding, whose row transformers does not train
     rng = np.random.default_rng(0)
     tokens = rng.integers(1, VOCABULARY, (1, TIME + 1), dtype=np.int32)
