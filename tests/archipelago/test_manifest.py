@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -220,12 +221,12 @@ def test_the_wait_before_a_pod_ends_is_for_islands_only() -> None:
         """Return whether the line is still waiting after a moment, while such a process runs."""
         island = subprocess.Popen(["bash", "-c", f"exec -a '{name}' sleep 60"])
         try:
-            while f"{name}".encode() not in Path(f"/proc/{island.pid}/cmdline").read_bytes():
-                pass
-            pattern = wait_for_islands(3).replace("/proc/[0-9]*", f"/proc/{island.pid}")
+            while not Path(f"/proc/{island.pid}/cmdline").read_bytes().startswith(name.encode()):
+                time.sleep(0.01)  # it is still bash
+            pattern = wait_for_islands(60).replace("/proc/[0-9]*", f"/proc/{island.pid}")
             line = subprocess.Popen(["/bin/sh", "-c", pattern])
             try:
-                line.wait(timeout=1.5)
+                line.wait(timeout=5)
             except subprocess.TimeoutExpired:
                 island.kill()
                 island.wait()
