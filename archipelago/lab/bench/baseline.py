@@ -130,7 +130,7 @@ def written(sweeps: Iterable[Sweep]) -> str:
     return "\n".join(lines) + "\n"
 
 
-LATER_KEYS = ("options", "schedule", "decay_fraction")
+LATER_KEYS = ("options", "schedule", "decay_fraction", "loss_scale")
 """Keys of `[optimizer]` that the first sweeps did not have; at their defaults they are no facts."""
 
 
@@ -157,7 +157,7 @@ def found(config: Config, sweeps: Sequence[Sweep]) -> Sweep | None:
     task, steps = config.task, config.run.steps
     for sweep in sweeps:
         is_same = (sweep.preset, sweep.steps, sweep.facts) == (task.preset, steps, facts_of(config))
-        if is_same and not task.options:
+        if is_same and not task.options and task.compute_dtype is None:
             return sweep
     return None
 
