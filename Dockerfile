@@ -15,7 +15,7 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends bash ca-certificates iproute2 procps wget \
     && rm -rf /var/lib/apt/lists/*
 
-WORKDIR /opt/archipelago
+WORKDIR /app
 COPY constraints.txt pyproject.toml README.md LICENSE CHANGELOG.md archipelago_launcher.py ./
 COPY coordinator coordinator
 COPY islands islands

@@ -29,6 +29,7 @@ Modules:
     tiles           how the work on a fragment is split, independent of threads
     outer           the outer step: SGD with Nesterov momentum, in place
     interval        H and P of `sync.every = "auto"`, from link, step time and bytes
+    own_fragmenting  a fragmenting of the user's own: which piece is in which fragment
     fragments       cut a parameter tree into balanced fragments, and sew it back
     own_fragmenting pieces assigned to fragments by a function that is passed in
     codec           a fragment on the wire: f32, bf16, int8, int4, int2, e3m0

@@ -1,5 +1,8 @@
 """The learner: JAX and data, no Ray; it imports only the vocabulary of the coordinator.
 
+The package `data` reads corpora, `gemma` has Gemma 3 and Gemma 4, `adapters` the models of
+libraries, and `hosts` the islands of several hosts.
+
 Modules:
 
     task              the user's task: initial parameters, loss and batches
@@ -9,8 +12,6 @@ Modules:
     built_in_init     its initial parameters, all or single leaves
     text_model        the next tokens of a trained language model, and the choice among them
     model_decoder     the built-in transformer one token at a time
-    model             the built-in transformer for bytes
-    gemma             Gemma 3 and Gemma 4, with modules of their own
     initial_model     initial parameters from a file or a checkpoint in place of `init`
     parameter_files   arrays by name, read one at a time from safetensors files
     orbax_checkpoint  Orbax checkpoints, read and written
@@ -66,6 +67,8 @@ Modules:
     replica           a learner's copy of the model, under steps, hand-ins and adoptions
     trainer           the training thread: steps, hands over, adopts
     step_timing       how long steps take
+    time_budget       each second of an island's life in one activity
+    activity_clock    the clock of a process's activities
     message_thread    the talking thread: one message at a time
     mailbox           the state that those threads share, and the lock that guards it
     thread_queues     their queues: requests and offers, and the tasks of each thread

@@ -28,7 +28,7 @@ INCOMPLETE = "\ufffd"
 """The mark of bytes that are no text, or not yet."""
 
 
-class Codec(Protocol):
+class TextCodec(Protocol):
     """The way from text to tokens and back."""
 
     def encode(self, text: str) -> list[int]:
@@ -100,7 +100,7 @@ class UnknownCodec:
         return ""
 
 
-def codec_of(data: DataSpec) -> Codec:
+def codec_of(data: DataSpec) -> TextCodec:
     """Return the codec of a source: its tokenizer, or the bytes of its text."""
     if data.tokenizer is not None:
         return TokenizerCodec(data.tokenizer, data.end_token)
@@ -130,7 +130,7 @@ class Decoder(Protocol):
 class TextModel:
     """Codec, logits and decoder of a model of text (`Task.text`)."""
 
-    codec: Codec
+    codec: TextCodec
     logits: Callable[[Any, jax.Array], jax.Array]
     """(parameters, tokens int [B, T]) -> scores of the token after each position, [B, T, V]."""
     decoder: Callable[[], Decoder]
@@ -183,7 +183,7 @@ def chosen(scores: Scores, sampling: Sampling, rng: np.random.Generator) -> int:
     return int(rng.choice(scaled.size, p=weights / weights.sum()))
 
 
-def texts(codec: Codec, tokens: Iterator[int]) -> Iterator[str]:
+def texts(codec: TextCodec, tokens: Iterator[int]) -> Iterator[str]:
     """Yield the text of tokens piece by piece, each character once it is complete."""
     taken, shown = list[int](), ""
     for token in tokens:

@@ -59,16 +59,14 @@ class Trainer:
         clock: ActivityClock,
     ) -> None:
         """Create the state; `tell` informs the other hosts before the same is done here."""
-        self._clock = clock
-        self._task, self._inner, self._settings = task, inner, settings
+        self._task, self._inner, self._settings, self._clock = task, inner, settings, clock
         self._replica = Replica(inner, port, settings.encode, sharing)
         self._mail, self._now_s, self._tell = mail, now_s, tell
-        self.drag = 1.0
+        self.drag, self._exchanged = 1.0, False  # whether other work was dispatched since a step
         self._copying: list[jax.Array] = []  # dispatched since the last step, for others to read
         self._stream: StreamLike
         self._fed_s = self._rested_s = 0.0  # data seconds since the last step; end of that step
         self._timing = StepTiming(now_s)
-        self._exchanged = False  # whether other work was dispatched since the last step
 
     @property
     def params(self) -> Params:

@@ -87,6 +87,7 @@ OTHER_JSON = {
     "coordinator/fragments.py": "a fingerprint",
     "cluster/allreduce/saved_state.py": "read by us only, NaN as NaN",
     "archipelago/lab/bench/wire.py": "a value of TOML",
+    "archipelago/lab/checks/audit.py": "a fingerprint",
     "cluster/config/schema.py": "a fingerprint",
     "cluster/config/toml.py": "values of TOML",
     "cluster/storage/files.py": "the one place",

@@ -6,7 +6,8 @@ the result; it decides nothing. A command imports Ray and JAX only when it needs
 
     main             the console script: registers the commands, turns errors into exit codes
     start            init, demo, dashboards
-    train            run, submit, and the job of a submitted run
+    train            run, and the job of a submitted run
+    submit           submit
     run_header       the lines that a run prints before it trains
     control          scale, drain, chaos, save, stop
     export           export
@@ -27,6 +28,7 @@ the result; it decides nothing. A command imports Ray and JAX only when it needs
     bench_wan        bench wan
     bench_output     the figures of a bench, as JSON or as tables
     doctor           doctor
+    data             the group of commands `data`
     keep             verify and backup
     wan              the group of commands `wan`
     manifest         the group of commands `manifest`

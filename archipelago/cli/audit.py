@@ -31,9 +31,9 @@ def audit(
 
     Example: archipelago audit runs/regions --lineage
     """
-    from archipelago.lab.checks.audit import as_json as plain
     from archipelago.lab.checks.audit import audit as audited
-    from archipelago.lab.checks.audit import traffic_rows
+    from archipelago.lab.checks.audit_result import as_json as plain
+    from archipelago.lab.checks.audit_result import traffic_rows
 
     found = audited(run_dir, digests=lineage)
     if as_json:

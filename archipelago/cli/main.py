@@ -24,7 +24,8 @@ from archipelago.cli.report import report, trace
 from archipelago.cli.simulate import simulate
 from archipelago.cli.start import dashboards, demo, init
 from archipelago.cli.study import study
-from archipelago.cli.train import job, run, submit
+from archipelago.cli.submit import submit
+from archipelago.cli.train import job, run
 from archipelago.cli.use_model import evaluate, sample
 from archipelago.cli.wan import wan
 from archipelago.cli.watch import page, status, top

@@ -6,7 +6,6 @@ run to its end, and takes the cluster away again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import ray
@@ -23,6 +22,7 @@ from archipelago.manifest.pods import (
 )
 from archipelago.manifest.site import Gcs, Site
 from cluster.config.schema import Config
+from cluster.storage.files import json_text
 
 API = "ray.io/v1"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -59,7 +59,7 @@ def ray_job(site: Site, config: Config, groups: Sequence[NodeGroup]) -> Tree:
         "metadata": _metadata(site),
         "spec": {
             "entrypoint": entrypoint(site),
-            "entrypointResources": json.dumps({CONTROL_RESOURCE: DRIVER_SHARE}),
+            "entrypointResources": json_text({CONTROL_RESOURCE: DRIVER_SHARE}),
             "submissionMode": "K8sJobMode",
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": FINISHED_SECONDS,

@@ -6,7 +6,6 @@ first node is the head: it has an island, and fleet, syncer and shards beside it
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from archipelago.manifest.node_groups import NodeGroup, Role
 from cluster.config.schema import Config
 from cluster.launch.ray_cluster import RAY_SETTINGS
+from cluster.storage.files import json_text
 from cluster.storage.runs import SUMMARY
 
 CONFIG_FILE, BATCH_FILE = "run.toml", "run.sbatch"
@@ -137,7 +137,7 @@ def _start_options(group: NodeGroup) -> list[str]:
     if gpus := resources.pop("GPU", 0.0):
         options.append(f"--num-gpus={gpus:g}")
     if resources:
-        options.append(f"--resources={json.dumps(resources)}")
+        options.append(f"--resources={json_text(resources)}")
     return [*options, f"--object-store-memory={group.store_bytes}"]
 
 

@@ -40,7 +40,10 @@ and is pure; `reconcile_loop` observes, asks it, and carries its actions out ove
     tracker_wandb    the tracker `wandb`
     metrics          every metric, declared once
     exporter         the Prometheus target of a run
-    http_port        the answers of that port: /metrics, /status, /healthz
+    http_port        the answers of that port: /, /events, /metrics, /status, /healthz
+    http_access      which request that port admits, and links to the page
+    http_server      an HTTP server with limits on connections and their time
+    page_feed        the content of the live page
     results          the files that a run leaves at its end: model and summary
     outcome          how a run ended
 """

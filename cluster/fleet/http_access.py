@@ -31,7 +31,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedPage:
     """The facts of a request that decide whether it is admitted."""
 
     method: str
@@ -78,7 +78,7 @@ class Access:
         found = next((each for each in self._links if _same(each, key)), None)
         return found is not None and self._links.pop(found) > now_s
 
-    def verdict(self, asked: Asked) -> Verdict:
+    def verdict(self, asked: AskedPage) -> Verdict:
         """Return whether a request is admitted.
 
         - `/healthz` is open.

@@ -7,7 +7,6 @@ The run's token is in the run directory, readable by its owner alone. The port i
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import mimetypes
 import os
@@ -24,7 +23,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from cluster.fleet import http_server
-from cluster.fleet.http_access import Access, Asked, Verdict
+from cluster.fleet.http_access import Access, AskedPage, Verdict
 from cluster.fleet.http_server import Connections, HttpServer
 from cluster.fleet.page_feed import PageFeed
 from cluster.status import RunStatus
@@ -162,7 +161,7 @@ class HttpPort:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         name, _ = self._access.cookie
-        asked = Asked(
+        asked = AskedPage(
             request.method,
             request.path,
             request.remote or "",
@@ -225,7 +224,7 @@ class HttpPort:
         host = socket.gethostname() if self._host in ("0.0.0.0", "::") else self._host
         host = f"[{host}]" if ":" in host else host
         link = f"http://{host}:{self.port}/?key={key}"
-        return web.Response(text=json.dumps({"link": link}), content_type="application/json")
+        return web.Response(text=json_text({"link": link}), content_type="application/json")
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Send the content of the page, and then what changes, as server-sent events."""

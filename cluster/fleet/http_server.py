@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from threading import Event, Thread
-from typing import cast
+from typing import Any, cast
 
 from aiohttp import web
+
+from cluster.tasks import Tasks
 
 CONNECTIONS = 32
 """Connections at the same time; any further one is closed at once."""
@@ -97,7 +99,7 @@ class HttpServer:
         make: Callable[[Connections], web.Application],
         host: str,
         port: int,
-        beside: Callable[[], Awaitable[None]],
+        beside: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         """Listen. `port` 0 takes a free one; `beside`: a task that runs beside the answers.
 
@@ -144,9 +146,10 @@ class HttpServer:
         server = await self._loop.create_server(
             lambda: _Limited(http(), connections), sock=self._socket
         )
-        beside = asyncio.ensure_future(self._beside())
+        tasks = Tasks()
+        tasks.spawn(self._beside())
         self._ready.set()
         await self._stopping.wait()
         server.close()
-        beside.cancel()
+        tasks.cancel()
         await runner.cleanup()

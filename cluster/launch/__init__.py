@@ -27,6 +27,7 @@ the run ends, the process stops all of it, and nothing else.
     link_findings  the settings that limit those links
     wan_settings   settings of the kernel and of Ray for nodes joined by a long link
     verify         a check of all files of a run
+    page_link      a link to the live page of a run on this machine
     backup         a copy of a run's directory, also of a live run
     resume_state   the state from which a run would restart
     chaos          faults injected from another terminal, by a plan or at random

@@ -15,6 +15,10 @@ other processes are reached over `Ports`, the tape over `Log`.
     journal          `notes.jsonl`: facts that a summary needs and no event carries
     measures         counters of events and vitals
     island_measures  how far each island has come, when it advanced, what it delivered
+    run_time         the time of all islands: where it went, and why one is slow
+    island_time      the life of one island by activity
+    badput           the vocabulary of lost time
+    slow_islands     the rule by which an island counts as slow
     link_measures    transfers over each link, its usual rate, and what deviates from it
     merge_measures   rounds and merges: how long, how old, how large, in which direction
     counts           the counters, as data that outlives the process

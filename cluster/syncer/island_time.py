@@ -16,7 +16,7 @@ from coordinator.protocol import Vitals
 from islands.time_budget import Activity, TimeBudget, added, seconds_of
 
 
-class Stage(StrEnum):
+class LifeStage(StrEnum):
     """The part of an island's life that is under way."""
 
     AWAY = "away"  # it has no devices: the time is not of its life
@@ -33,7 +33,7 @@ class IslandTime:
     """Seconds by activity."""
     types: TimeBudget
     """These seconds by type of badput."""
-    stage: Stage = Stage.AWAY
+    stage: LifeStage = LifeStage.AWAY
     waits_as: Badput = Badput.TPU_INITIALIZATION
     """The type of the time before a process begins."""
     processes: int = 0
@@ -62,7 +62,7 @@ class IslandTime:
     def held(cls, now_s: float) -> IslandTime:
         """Return the record of an island whose life begins now."""
         record = cls.away(now_s)
-        record.stage = Stage.STARTING
+        record.stage = LifeStage.STARTING
         return record
 
     @property
@@ -91,7 +91,7 @@ class IslandTime:
     def life_s(self, now_s: float) -> float:
         """Return the seconds of the life so far; those since the last report are in no activity."""
         known = self.activities
-        return known.life_s + (now_s - known.until_s if self.stage is Stage.RUNNING else 0.0)
+        return known.life_s + (now_s - known.until_s if self.stage is LifeStage.RUNNING else 0.0)
 
     def account(self, now_s: float, activity: Activity, kind: str) -> None:
         """Account the time without a process up to now."""
@@ -109,12 +109,12 @@ class IslandTime:
     def up_to(self, now_s: float) -> None:
         """Account the time up to now, if no process measures it."""
         match self.stage:
-            case Stage.STARTING:
+            case LifeStage.STARTING:
                 self.account(now_s, Activity.STARTING, self.waits_as)
-            case Stage.DEAD:
+            case LifeStage.DEAD:
                 kind = Badput.INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION
                 self.account(now_s, Activity.DEAD, kind)
-            case Stage.RUNNING | Stage.AWAY:
+            case LifeStage.RUNNING | LifeStage.AWAY:
                 pass
 
     def died(self) -> None:
@@ -123,10 +123,10 @@ class IslandTime:
         Steps after the last measurement count as computing that was wasted. A process that has not
         reported yet cannot be lost: the loss is that of the one before.
         """
-        if self.stage is Stage.RUNNING and self.process:
+        if self.stage is LifeStage.RUNNING and self.process:
             kind = Badput.WASTED_PROGRESS_FROM_DISRUPTION
             self.close(self.reported_s, Activity.COMPUTING, kind)
-            self.stage = Stage.DEAD
+            self.stage = LifeStage.DEAD
 
     def began(self, start: int, at_s: float) -> None:
         """Note that a process began at this time.
@@ -140,38 +140,40 @@ class IslandTime:
                 self.ahead = False
                 return
         self.died()
-        if self.stage is Stage.RUNNING:  # it ended before its first report
-            self.stage = Stage.DEAD
+        if self.stage is LifeStage.RUNNING:  # it ended before its first report
+            self.stage = LifeStage.DEAD
         self.up_to(at_s)
-        self.stage, self.processes = Stage.RUNNING, self.processes + 1
+        self.stage, self.processes = LifeStage.RUNNING, self.processes + 1
         self.process, self.base, self.measured, self.debt_s = 0, {}, {}, 0.0
         self.reported_s = max(at_s, self.activities.until_s)
 
     def reported(self, vitals: Vitals, now_s: float) -> None:
         """Record the totals of a report."""
         measured = seconds_of(vitals)
-        if math.isnan(now_s) or self.stage is Stage.AWAY or not vitals.process:
+        if math.isnan(now_s) or self.stage is LifeStage.AWAY or not vitals.process:
             return
         if vitals.process != self.process:
-            if self.stage is not Stage.RUNNING or self.process:  # the fleet has not reported it yet
+            if (
+                self.stage is not LifeStage.RUNNING or self.process
+            ):  # the fleet has not reported it yet
                 at_s = now_s - vitals.age_s
                 self.began(0, at_s)
                 self.ahead = True
                 self.debt_s = max(0.0, self.activities.until_s - at_s)
             self.process = vitals.process
-        elif self.stage is Stage.DEAD:  # it was out of reach and is back: that time stays dead
+        elif self.stage is LifeStage.DEAD:  # it was out of reach and is back: that time stays dead
             self.up_to(now_s)
-            self.base, self.stage = measured, Stage.RUNNING
+            self.base, self.stage = measured, LifeStage.RUNNING
             self.debt_s = max(0.0, vitals.age_s - math.fsum(measured.values()))
         self.measured = measured
         self.reported_s = max(self.reported_s, now_s)
 
     def holds(self, now_s: float, *, added_later: bool) -> None:
         """Note that the island has devices, or waits for them, from now on."""
-        if self.stage is not Stage.AWAY:
+        if self.stage is not LifeStage.AWAY:
             return
         self.activities, self.types = self.activities.skip(now_s), self.types.skip(now_s)
-        self.stage = Stage.STARTING
+        self.stage = LifeStage.STARTING
         if self.processes:
             self.waits_as = Badput.ELASTIC_SLICE_DOWN
         elif added_later:
@@ -182,8 +184,8 @@ class IslandTime:
 
         A process that was alive is idle since its last measurement.
         """
-        if self.stage is Stage.RUNNING:
+        if self.stage is LifeStage.RUNNING:
             self.close(now_s, Activity.IDLE, Badput.OTHER)
         self.up_to(now_s)
-        self.stage, self.start, self.ahead = Stage.AWAY, 0, False
+        self.stage, self.start, self.ahead = LifeStage.AWAY, 0, False
         self.process, self.base, self.measured, self.debt_s = 0, {}, {}, 0.0

@@ -8,6 +8,7 @@ step.
     assembly        construction of a learner from the configuration, slow parts first
     loop_problems   the check of a task with a training loop of the user's own
     environment     environment variables of a process that computes
+    device_encoder  the encoder of deltas, compiled on the devices
     step_timing     the time of a step, measured before a run starts
     evaluator       the initial model, and the held-out loss of the public fragments
 """

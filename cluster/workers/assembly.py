@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
-import numpy as np
 
 from cluster.config.rule import group_of, schedule_of, wire_of_moments
 from cluster.config.schema import Config, IslandGroup, Machines
+from cluster.workers.device_encoder import compile_encoder
 from cluster.workers.environment import give_pages_back
 from cluster.workers.loop_problems import loop_name
 from coordinator.fragments import Layout
@@ -19,7 +19,6 @@ from coordinator.protocol import Anchor, Fragment, Island, Region
 from islands.activity_clock import ActivityClock
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.corpus import Stream
-from islands.encoder import OnDevice
 from islands.hosts.follower import Follower
 from islands.hosts.lead import Lead
 from islands.hosts.orders import Order, Word
@@ -35,7 +34,6 @@ from islands.mesh_shape import MeshShape
 from islands.moments import MomentSharing, MomentsPort
 from islands.optimizer import OptimizerSpec
 from islands.optimizer_checks import of_optimizer
-from islands.own_wire import AnyWire
 from islands.precision import in_precision
 from islands.prefetch import Prefetched
 from islands.sources import DataSpec, MixtureSource
@@ -163,7 +161,7 @@ def compiled(
     if sharing is not None:
         sharing.port.compile(inner.started(inner.devices.zeros, None).opt_state)
     if group.encode == "device":
-        _compile_encoder(sync.wire_up, layout, inner.devices, port)
+        compile_encoder(sync.wire_up, layout, inner.devices, port)
     return LearnerParts(task, layout, inner, port, sharing)
 
 
@@ -181,19 +179,9 @@ def _around_loop(
     port = FragmentPort(layout, AdoptRule(sync.adopt), sync.blend or 0.0, devices, inner.read)
     port.compile(devices.zeros)
     if group.encode == "device":
-        _compile_encoder(sync.wire_up, layout, devices, port)
+        compile_encoder(sync.wire_up, layout, devices, port)
     thread.prepare()
     return LearnerParts(task, layout, inner, port, None, thread)
-
-
-def _compile_encoder(wire: AnyWire, layout: Layout, devices: Devices, port: FragmentPort) -> None:
-    """Compile the encoder of deltas on the devices, for every fragment's size."""
-    encode, params = OnDevice(wire), devices.zeros
-    for p, size in enumerate(layout.sizes):
-        flat, own = port.take(params, Fragment(p)), devices.own(size)
-        zeros = np.zeros(own.stop - own.start, np.float32)
-        _, left = encode(flat, devices.place_flat(zeros, size), None, 1.0, zeros.size)
-        encode(flat, flat, left, 1.0, zeros.size)
 
 
 def rehearse(parts: LearnerParts, batch_size: int) -> None:

@@ -8,7 +8,7 @@ Modules:
     layers        norms, rotary positions, attention, gated MLP, embeddings per layer
     experts       the mixture of experts: router, experts, load-balance loss
     forward       tokens to logits, and the loss
-    language_task the task of such a model on a corpus, for `task.preset`
+    language_task  the task of such a model on a corpus, for `task.preset`
     hf_config     a configuration of transformers as such a shape, and back
     hf_rope       its rotary positions
     hf_weights    weights by the names of transformers, both ways

@@ -19,7 +19,7 @@ import pytest
 from cluster.config.schema import MonitorConfig
 from cluster.fleet import http_server
 from cluster.fleet.exporter import Exporter
-from cluster.fleet.http_access import LINK_S, LINKS_KEPT, Access, Asked, Verdict
+from cluster.fleet.http_access import LINK_S, LINKS_KEPT, Access, AskedPage, Verdict
 from cluster.fleet.http_port import page_files
 from cluster.fleet.page_feed import EVENTS_KEPT, POINTS_KEPT, PageFeed, changes
 from cluster.launch.page_link import page_link
@@ -42,7 +42,7 @@ def an_access() -> Access:
     return Access("s3cret", frozenset({"node-7"}), lambda: next(keys))
 
 
-HERE = Asked("GET", "/", "127.0.0.1", "127.0.0.1:9101")
+HERE = AskedPage("GET", "/", "127.0.0.1", "127.0.0.1:9101")
 
 
 @pytest.mark.parametrize(

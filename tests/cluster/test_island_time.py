@@ -11,7 +11,7 @@ import pytest
 
 from cluster.status import IslandStatus
 from cluster.syncer.badput import GOODPUT, OF_FIRST, OF_LATER, Badput
-from cluster.syncer.island_time import IslandTime, Stage
+from cluster.syncer.island_time import IslandTime, LifeStage
 from cluster.syncer.slow_islands import slow_islands
 from coordinator.protocol import Vitals
 from islands.time_budget import Activity
@@ -56,10 +56,10 @@ def test_life_with_a_kill_is_accounted_for_to_the_second() -> None:
     }  # fmt: skip
     time.began(2, 141)
     time.died()  # the old loss is still in the status, and is not that of the new process
-    assert time.stage is Stage.RUNNING
+    assert time.stage is LifeStage.RUNNING
     time.reported(measured(8, starting=2, compiling=4, computing=3), 150)
     time.ends(151)
-    assert time.stage is Stage.AWAY
+    assert time.stage is LifeStage.AWAY
     assert math.fsum(time.seconds().values()) == pytest.approx(51)
     assert in_use(time.seconds_by_type()) == {
         "tpu_initialization": 4, "training_prep": 3, "program_startup": 5,

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from archipelago.cli.main import main
-from archipelago.lab.checks.audit import Kind, audit
+from archipelago.lab.checks.audit import audit
+from archipelago.lab.checks.audit_result import TrafficKind
 from cluster.storage.folder import Folder
 from cluster.storage.playback import read_tape
 from cluster.storage.state_history import relive
@@ -77,11 +78,11 @@ def test_bytes_are_those_of_the_messages(run: Played) -> None:
                 joins[effect.life.island[:2]] += 4 * LAYOUT.parameters
     for name, region in found.items():
         assert region.islands == [f"{name}-0"]
-        assert region.up[Kind.DELTA].bytes == up[name] > 0
-        assert region.down[Kind.DIFFERENCE].bytes == down[name] > 0
-        assert region.down[Kind.MODEL].bytes == joins[name] > 0
-        assert region.up[Kind.REPORT].messages == STEPS
-        assert Kind.MOMENTS not in region.up
+        assert region.up[TrafficKind.DELTA].bytes == up[name] > 0
+        assert region.down[TrafficKind.DIFFERENCE].bytes == down[name] > 0
+        assert region.down[TrafficKind.MODEL].bytes == joins[name] > 0
+        assert region.up[TrafficKind.REPORT].messages == STEPS
+        assert TrafficKind.MOMENTS not in region.up
 
 
 def test_moments_are_counted_beside_the_deltas(tmp_path: Path) -> None:
@@ -91,11 +92,11 @@ def test_moments_are_counted_beside_the_deltas(tmp_path: Path) -> None:
     run = played(tmp_path / "shared", shared)
     plain = played(tmp_path / "plain")
     eu, before = (audit(each.run_dir).regions[0] for each in (run, plain))
-    moments = eu.up[Kind.MOMENTS]
-    assert moments.messages < eu.up[Kind.DELTA].messages
+    moments = eu.up[TrafficKind.MOMENTS]
+    assert moments.messages < eu.up[TrafficKind.DELTA].messages
     assert moments.bytes is not None
     assert moments.bytes > 0
-    assert eu.up[Kind.DELTA].bytes == before.up[Kind.DELTA].bytes
+    assert eu.up[TrafficKind.DELTA].bytes == before.up[TrafficKind.DELTA].bytes
 
 
 def test_each_region_reads_its_own_leases(run: Played) -> None:

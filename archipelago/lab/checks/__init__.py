@@ -16,5 +16,6 @@ imports this package, so the checks share nothing with a run but the rules.
     termination  each fragment has a last round, and a run ends once
     coverage     the pairs of state and event that a schedule went through
     audit        `archipelago audit`: what each region read, and what crossed its border
+    audit_result  its result: traffic by region, and the lineage of merges
     replay       `archipelago replay`: rebuild a run from its tape, and compare
 """

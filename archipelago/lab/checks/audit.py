@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 
+from archipelago.lab.checks.audit_result import (
+    Audit,
+    AuditedMerge,
+    Contributor,
+    RegionAudit,
+    Traffic,
+    TrafficKind,
+)
 from cluster.config.load import load
 from cluster.config.rule import rule_of, wire_of_moments
 from cluster.config.schema import Config
@@ -46,85 +53,6 @@ from coordinator.protocol import (
 
 NO_REGION = "(none)"
 """The name of the islands without a region."""
-
-
-class Kind(StrEnum):
-    """The kind of content that crosses the border of a region."""
-
-    DELTA = "delta"  # up: changes of parameters
-    MOMENTS = "moments"  # up: first moments of the optimizer, beside a delta
-    REPORT = "report"  # up: progress, loss and times of a step
-    DIFFERENCE = "difference"  # down: changes of the global model
-    MODEL = "model"  # down: all fragments, for a learner that joins
-
-
-@dataclass(slots=True)
-class Traffic:
-    """The messages of one kind in one direction."""
-
-    messages: int = 0
-    bytes: int | None = 0
-    """Bytes of their payloads; None: they have no payload, and are small."""
-
-
-@dataclass(slots=True)
-class RegionAudit:
-    """The data and the traffic of one region."""
-
-    region: str
-    islands: list[str] = field(default_factory=list[str])
-    leases: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """Pieces of the region's own corpus that its islands were given: first and last number."""
-    up: dict[Kind, Traffic] = field(default_factory=dict[Kind, Traffic])
-    """From the islands of the region to syncer and shards."""
-    down: dict[Kind, Traffic] = field(default_factory=dict[Kind, Traffic])
-    """From syncer and shards to the islands of the region."""
-
-
-@dataclass(frozen=True, slots=True)
-class Contributor:
-    """One contribution of a merge."""
-
-    id: str
-    island: str
-    region: str
-    tokens: int
-    base: str
-    """Version of the fragment that the learner had adopted."""
-    weight: float
-    """Share in the merge; the weights of a merge sum to 1."""
-    bytes: int
-    sha256: str | None
-    """Digest of the payload; None unless the run kept its contributions."""
-
-
-@dataclass(frozen=True, slots=True)
-class MergeRecord:
-    """One merge in the lineage of a fragment."""
-
-    fragment: int
-    version: str
-    at_s: float
-    """Time of the syncer's clock, in seconds."""
-    why: str
-    contributors: list[Contributor]
-    sha256: str
-    """Digest of this record, without the digests of payloads, and of the fragment's one before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Audit:
-    """The result of an audit."""
-
-    run: str
-    events: int
-    merges: int
-    regions: list[RegionAudit]
-    lineage_sha256: str
-    """Digest of the last records of all fragments."""
-    lineage: list[MergeRecord]
-    damage: str | None
-    """Damage to the tape; None if there is none."""
 
 
 def audit(run_dir: Path, *, digests: bool = False) -> Audit:
@@ -177,7 +105,7 @@ class _Auditor:
         self._of = dict[Island, RegionAudit]()
         self._leases = dict[str, set[int]]()
         self._last = dict[int, str]()  # the digest of each fragment's newest record
-        self.lineage: list[MergeRecord] = []
+        self.lineage: list[AuditedMerge] = []
 
     def hear(self, replayed: ReplayedEvent) -> None:
         """Count one event and its effects."""
@@ -210,15 +138,15 @@ class _Auditor:
     def _event(self, event: Event) -> None:
         match event:
             case Report():
-                _count(self._of[event.life.island].up, Kind.REPORT, None)
+                _count(self._of[event.life.island].up, TrafficKind.REPORT, None)
             case Arrived(contribution):
                 up, moments = (
                     self._of[contribution.id.life.island].up,
                     self._moments_of(contribution),
                 )
-                _count(up, Kind.DELTA, contribution.bytes - moments)
+                _count(up, TrafficKind.DELTA, contribution.bytes - moments)
                 if moments:
-                    _count(up, Kind.MOMENTS, moments)
+                    _count(up, TrafficKind.MOMENTS, moments)
             case _:
                 pass
 
@@ -227,13 +155,15 @@ class _Auditor:
             case Granted():
                 region = self._of[effect.life.island]
                 self._read(region, effect.leases)
-                _count(region.down, Kind.MODEL, sum(map(Wire.F32.bytes_of, self._layout.sizes)))
+                _count(
+                    region.down, TrafficKind.MODEL, sum(map(Wire.F32.bytes_of, self._layout.sizes))
+                )
             case LeaseGranted():
                 self._read(self._of[effect.life.island], [effect.lease])
             case Publish():
                 size = self._published(effect, replayed)
                 for life in effect.to:
-                    _count(self._of[life.island].down, Kind.DIFFERENCE, size)
+                    _count(self._of[life.island].down, TrafficKind.DIFFERENCE, size)
             case Merge():
                 self._merged(effect, replayed.now_s)
             case _:
@@ -289,11 +219,11 @@ class _Auditor:
         digest = hashlib.sha256(f"{self._last.get(order.fragment, '')} {text}".encode()).hexdigest()
         self._last[order.fragment] = digest
         self.lineage.append(
-            MergeRecord(order.fragment, str(order.version), now_s, order.why, contributors, digest)
+            AuditedMerge(order.fragment, str(order.version), now_s, order.why, contributors, digest)
         )
 
 
-def _count(kinds: dict[Kind, Traffic], kind: Kind, size: int | None) -> None:
+def _count(kinds: dict[TrafficKind, Traffic], kind: TrafficKind, size: int | None) -> None:
     found = kinds.setdefault(kind, Traffic())
     found.messages += 1
     if size is None or found.bytes is None:
@@ -309,18 +239,3 @@ def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
     ends = [i for i, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1]
     bounds = [0, *ends, len(numbers)]
     return [(numbers[start], numbers[stop - 1]) for start, stop in pairwise(bounds)]
-
-
-def as_json(found: Audit, *, lineage: bool) -> Mapping[str, object]:
-    """Return an audit as plain data, with its lineage if wanted."""
-    plain = asdict(found)
-    if not lineage:
-        del plain["lineage"]
-    return plain
-
-
-def traffic_rows(region: RegionAudit) -> Iterator[tuple[str, str, int, int | None]]:
-    """Yield the direction, kind, messages and bytes of a region's traffic."""
-    for direction, kinds in (("up", region.up), ("down", region.down)):
-        for kind, found in sorted(kinds.items()):
-            yield direction, kind.value, found.messages, found.bytes

@@ -1,0 +1,101 @@
+"""The result of an audit: traffic by region and kind, and the lineage of merges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+
+
+class TrafficKind(StrEnum):
+    """The kind of content that crosses the border of a region."""
+
+    DELTA = "delta"  # up: changes of parameters
+    MOMENTS = "moments"  # up: first moments of the optimizer, beside a delta
+    REPORT = "report"  # up: progress, loss and times of a step
+    DIFFERENCE = "difference"  # down: changes of the global model
+    MODEL = "model"  # down: all fragments, for a learner that joins
+
+
+@dataclass(slots=True)
+class Traffic:
+    """The messages of one kind in one direction."""
+
+    messages: int = 0
+    bytes: int | None = 0
+    """Bytes of their payloads; None: they have no payload, and are small."""
+
+
+@dataclass(slots=True)
+class RegionAudit:
+    """The data and the traffic of one region."""
+
+    region: str
+    islands: list[str] = field(default_factory=list[str])
+    leases: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Pieces of the region's own corpus that its islands were given: first and last number."""
+    up: dict[TrafficKind, Traffic] = field(default_factory=dict[TrafficKind, Traffic])
+    """From the islands of the region to syncer and shards."""
+    down: dict[TrafficKind, Traffic] = field(default_factory=dict[TrafficKind, Traffic])
+    """From syncer and shards to the islands of the region."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contributor:
+    """One contribution of a merge."""
+
+    id: str
+    island: str
+    region: str
+    tokens: int
+    base: str
+    """Version of the fragment that the learner had adopted."""
+    weight: float
+    """Share in the merge; the weights of a merge sum to 1."""
+    bytes: int
+    sha256: str | None
+    """Digest of the payload; None unless the run kept its contributions."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedMerge:
+    """One merge in the lineage of a fragment."""
+
+    fragment: int
+    version: str
+    at_s: float
+    """Time of the syncer's clock, in seconds."""
+    why: str
+    contributors: list[Contributor]
+    sha256: str
+    """Digest of this record, without the digests of payloads, and of the fragment's one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The result of an audit."""
+
+    run: str
+    events: int
+    merges: int
+    regions: list[RegionAudit]
+    lineage_sha256: str
+    """Digest of the last records of all fragments."""
+    lineage: list[AuditedMerge]
+    damage: str | None
+    """Damage to the tape; None if there is none."""
+
+
+def as_json(found: Audit, *, lineage: bool) -> Mapping[str, object]:
+    """Return an audit as plain data, with its lineage if wanted."""
+    plain = asdict(found)
+    if not lineage:
+        del plain["lineage"]
+    return plain
+
+
+def traffic_rows(region: RegionAudit) -> Iterator[tuple[str, str, int, int | None]]:
+    """Yield the direction, kind, messages and bytes of a region's traffic."""
+    for direction, kinds in (("up", region.up), ("down", region.down)):
+        for kind, found in sorted(kinds.items()):
+            yield direction, kind.value, found.messages, found.bytes
