@@ -83,9 +83,10 @@ class ConnectedRun(RunHandle):
             at: The step of the model; by default the newest one. A step other than 0 and the last
                 one needs `durability.keep_contributions`.
         """
+        found = self._found()  # it sets Ray's token, which Ray reads when it is imported
         from cluster.launch.export import parameters
 
-        return parameters(self._found(), at, name=self._key())
+        return parameters(found, at, name=self._key())
 
     def export(
         self, path: Path | str, at: int | None = None, *, format: str = "safetensors"
@@ -97,12 +98,13 @@ class ConnectedRun(RunHandle):
             at: The step of the model; by default the newest one.
             format: `"safetensors"`, `"orbax"`, or for Gemma models `"hf"`.
         """
+        found = self._found()
         from cluster.launch.export import ExportFormat, export
 
         if format not in (known := [*ExportFormat]):
             raise UserMistake(f"format = {format!r}: not known; there are {', '.join(known)}")
         kind = ExportFormat(format)
-        return export(self._found(), Path(path), at, kind, name=self._key()).path
+        return export(found, Path(path), at, kind, name=self._key()).path
 
     def stop(self) -> None:
         """Stop the run gracefully: all islands hand in their work, and it ends with its summary.
