@@ -7,6 +7,7 @@ receive Ctrl-C, and Hypothesis has no deadline.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -71,3 +72,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name what was missing."""
     for name, count in terminalreporter.config.stash.get(MISSING, {}).items():
         terminalreporter.write_line(f"{count} tests were deselected: {name} is not here")
+
+
+@pytest.fixture(autouse=True)
+def loggers_speak() -> None:
+    """Enable our loggers, which a library that configures logging may have disabled."""
+    logging.disable(logging.NOTSET)
+    for name in [*logging.root.manager.loggerDict]:
+        if name.partition(".")[0] in ("archipelago", "cluster", "islands", "coordinator"):
+            logger = logging.getLogger(name)
+            logger.disabled, logger.propagate = False, True
