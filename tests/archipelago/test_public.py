@@ -57,9 +57,17 @@ def test_importing_a_task_type_needs_no_ray() -> None:
     assert "ray" not in {name.partition(".")[0] for name in done.stdout.split()}
 
 
-@pytest.mark.parametrize(("shipped", "shown"), [("examples", "examples"), ("boards", "dashboards")])
-def test_shipped_files_are_those_of_the_repository(shipped: str, shown: str) -> None:
-    def content(folder: Path) -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+def content(folder: Path, pattern: str = "*") -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob(pattern) if path.is_file()}
 
-    assert content(ROOT / "archipelago" / shipped) == content(ROOT / shown)
+
+def test_shipped_boards_are_those_of_the_repository() -> None:
+    assert content(ROOT / "archipelago" / "boards") == content(ROOT / "dashboards")
+
+
+def test_shipped_configurations_are_those_of_the_repository() -> None:
+    """A configuration that names a module of the examples is only there, beside its module."""
+    modules = {Path(name).stem for name in content(ROOT / "archipelago" / "examples", "*.py")}
+    shipped = content(ROOT / "archipelago" / "examples", "*.toml")
+    alone = {name: text for name, text in shipped.items() if Path(name).stem not in modules}
+    assert alone == content(ROOT / "examples")
