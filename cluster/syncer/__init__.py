@@ -20,6 +20,7 @@ other processes are reached over `Ports`, the tape over `Log`.
     badput           the vocabulary of lost time
     slow_islands     the rule by which an island counts as slow
     link_measures    transfers over each link, its usual rate, and what deviates from it
+    payload_bytes    the bytes of payloads, up and down
     merge_measures   rounds and merges: how long, how old, how large, in which direction
     counts           the counters, as data that outlives the process
     report           status, view and summary, computed from the counts

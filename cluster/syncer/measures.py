@@ -15,6 +15,7 @@ from cluster.status import RunStatus
 from cluster.syncer import island_measures, merge_measures, run_time
 from cluster.syncer.counts import COUNTS, Counts, fresh
 from cluster.syncer.link_measures import LinkWatch
+from cluster.syncer.payload_bytes import PayloadBytes
 from cluster.syncer.report import status_of, summary_of, view_of
 from cluster.syncer.run_time import RunTime
 from cluster.transfers import Upload
@@ -41,7 +42,7 @@ from coordinator.protocol import (
     Vitals,
     Void,
 )
-from coordinator.state import FragmentState, Phase, Rule, State
+from coordinator.state import Phase, Rule, State
 from islands.own_wire import AnyWire
 
 WORDS = Report | Adopted
@@ -68,9 +69,8 @@ class Measures:
         `wire_moments`: the encoding of shared moments, None if not shared. `overlap`: inner steps
         that a transfer may take. `state_fragment`: as in `Layout`; it is sent in float32.
         """
-        self._state_fragment = state_fragment
-        self._run, self._sizes, self._down = run, sizes, wire_down
-        self._moments, self._links = wire_moments, LinkWatch(overlap)
+        self._run, self._sizes, self._links = run, sizes, LinkWatch(overlap)
+        self._bytes = PayloadBytes(sizes, wire_down, wire_moments, state_fragment)
         self._counts, self._time = fresh(islands, now_s), RunTime()
 
     @property
@@ -128,7 +128,7 @@ class Measures:
                 fragment = before.fragments[effect.fragment]
                 merge_measures.closed(self._counts, fragment, effect, now_s)
             if isinstance(effect, Publish):
-                bytes_ = self._published_bytes(before.fragments[effect.fragment], effect)
+                bytes_ = self._bytes.published(before.fragments[effect.fragment], effect)
                 self._links.published(effect, bytes_, now_s)
                 self._counts.down_bytes += bytes_ * len(effect.to)
         if after.merges > before.merges:
@@ -138,16 +138,6 @@ class Measures:
         if before.phase is not after.phase and after.phase is Phase.FINISHED:
             self._counts.ended_s = now_s
             run_time.ended(self._counts, now_s)
-
-    def _published_bytes(self, fragment: FragmentState, order: Publish) -> int:
-        """Return the bytes that each learner is sent; `fragment`: the state during its round."""
-        size, round_ = self._sizes[order.fragment], fragment.round
-        if order.fragment == self._state_fragment:
-            return Wire.F32.bytes_of(size)
-        if self._moments is None or round_ is None or round_.last:
-            return self._down.bytes_of(size)
-        shared = any(c.moments_norm is not None for c in round_.items)
-        return self._down.bytes_of(size) + (self._moments.bytes_of(size) if shared else 0)
 
     def received(self, state: State, uploads: Sequence[Upload], now_s: float) -> None:
         """Count the transfers of contributions that a shard has received."""

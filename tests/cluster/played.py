@@ -185,7 +185,7 @@ class Played:
                     case Merge():
                         if self._config.durability.keep_contributions:
                             self._keep(effect)
-                        coming.append(self._shard.merge(effect))
+                        coming.append(self.merged(effect))
                     case Store():
                         self._store.save(effect.fragment, self._shard.staged(effect.fragment))
                         coming.append(Stored(effect.fragment, effect.version, durable=True))
@@ -196,6 +196,10 @@ class Played:
                         self.history[effect.fragment, effect.version] = copied(public)
                     case _:
                         pass
+
+    def merged(self, order: Merge) -> Event:
+        """Return the shard's answer to a merge."""
+        return self._shard.merge(order)
 
     def _progress(self, life: Life) -> Progress:
         steps = self._steps[life]

@@ -228,6 +228,6 @@ def test_lost_merges_are_counted(history: History) -> None:
 def test_memory_has_everything_but_the_arguments_of_the_run() -> None:
     measures = measures_from(0.0)
     assert set(vars(measures)) == {
-        "_run", "_sizes", "_down", "_moments", "_links", "_counts", "_state_fragment", "_time",
+        "_run", "_sizes", "_bytes", "_links", "_counts", "_time",
     }  # fmt: skip
     assert set(measures.memory()) == {each.name for each in fields(Counts)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from cluster.storage.state_history import relive
 from coordinator.errors import UserMistake
 from coordinator.protocol import (
     Arrived,
+    Event,
     Granted,
     Island,
     Join,
@@ -24,6 +26,7 @@ from coordinator.protocol import (
     Publish,
     Region,
     Report,
+    Unsound,
 )
 from tests.cluster.played import CONFIG, LAYOUT, Played
 
@@ -126,6 +129,28 @@ def test_lineage_has_every_merge_with_its_contributors(run: Played) -> None:
     assert found.lineage_sha256 == audit(run.run_dir, digests=True).lineage_sha256
     digests = [merge.sha256 for merge in found.lineage]
     assert len({*digests}) == len(digests)
+
+
+def test_merge_that_was_undone_is_not_in_the_lineage(tmp_path: Path) -> None:
+    class Undone(PlayedRegions):
+        """The shard answers the first merge as one whose step is not finite."""
+
+        undone: Merge | None = None
+
+        def merged(self, order: Merge) -> Event:
+            """Answer a merge."""
+            if self.undone is None:
+                self.undone = order
+                return Unsound(order.fragment, order.version, math.inf)
+            return super().merged(order)
+
+    run = Undone(tmp_path / "undone", REGIONS)
+    run.to_the_end(STEPS)
+    assert run.undone is not None
+    found = audit(run.run_dir)
+    versions = [(each.fragment, each.version) for each in found.lineage]
+    assert (run.undone.fragment, str(run.undone.version)) not in versions
+    assert found.merges == len(versions) > 2
 
 
 def test_payload_that_has_changed_has_no_digest(run: Played) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeAlias
 
 from archipelago.lab.checks.audit_result import (
     Audit,
@@ -33,6 +34,7 @@ from cluster.storage.open_depot import depot_of
 from cluster.storage.playback import Playback, edition_of
 from cluster.storage.snapshots import beginning_of
 from cluster.storage.state_history import OtherRules, ReplayedEvent, relive
+from cluster.syncer.payload_bytes import PayloadBytes
 from coordinator.codec import Wire
 from coordinator.errors import UserMistake
 from coordinator.fragments import Layout
@@ -41,6 +43,7 @@ from coordinator.protocol import (
     Contribution,
     Effect,
     Event,
+    Fragment,
     Granted,
     Island,
     Join,
@@ -49,8 +52,11 @@ from coordinator.protocol import (
     Merge,
     Publish,
     Report,
+    Version,
 )
 
+AuditedOrder: TypeAlias = tuple[Merge, float]
+"""A merge that was ordered, and the time of the order in seconds."""
 NO_REGION = "(none)"
 """The name of the islands without a region."""
 
@@ -100,7 +106,10 @@ class _Auditor:
 
     def __init__(self, config: Config, layout: Layout, depot: Depot | None) -> None:
         self._layout, self._depot = layout, depot
-        self._down, self._moments = config.sync.wire_down, wire_of_moments(config)
+        self._bytes = PayloadBytes(
+            layout.sizes, config.sync.wire_down, wire_of_moments(config), layout.state_fragment
+        )
+        self._ordered = dict[tuple[Fragment, Version], AuditedOrder]()  # not public yet
         self._regions = dict[str, RegionAudit]()
         self._of = dict[Island, RegionAudit]()
         self._leases = dict[str, set[int]]()
@@ -142,7 +151,7 @@ class _Auditor:
             case Arrived(contribution):
                 up, moments = (
                     self._of[contribution.id.life.island].up,
-                    self._moments_of(contribution),
+                    self._bytes.moments_in(contribution),
                 )
                 _count(up, TrafficKind.DELTA, contribution.bytes - moments)
                 if moments:
@@ -161,34 +170,18 @@ class _Auditor:
             case LeaseGranted():
                 self._read(self._of[effect.life.island], [effect.lease])
             case Publish():
-                size = self._published(effect, replayed)
+                before = replayed.before.fragments[effect.fragment]
+                size = self._bytes.published(before, effect)
+                self._public(effect)
                 for life in effect.to:
                     _count(self._of[life.island].down, TrafficKind.DIFFERENCE, size)
             case Merge():
-                self._merged(effect, replayed.now_s)
+                self._ordered[effect.fragment, effect.version] = effect, replayed.now_s
             case _:
                 pass
 
     def _read(self, region: RegionAudit, leases: Sequence[Lease]) -> None:
         self._leases.setdefault(region.region, set()).update(lease.number for lease in leases)
-
-    def _moments_of(self, contribution: Contribution) -> int:
-        """Return the bytes of the moments in a contribution."""
-        if self._moments is None or contribution.moments_norm is None:
-            return 0
-        return self._moments.bytes_of(self._layout.sizes[contribution.id.fragment])
-
-    def _published(self, order: Publish, replayed: ReplayedEvent) -> int:
-        """Return the bytes that each learner is sent."""
-        size = self._layout.sizes[order.fragment]
-        if order.fragment == self._layout.state_fragment:
-            return Wire.F32.bytes_of(size)
-        round_ = replayed.before.fragments[order.fragment].round
-        bytes_ = self._down.bytes_of(size)
-        if self._moments is None or round_ is None or round_.last:
-            return bytes_
-        shared = any(each.moments_norm is not None for each in round_.items)
-        return bytes_ + (self._moments.bytes_of(size) if shared else 0)
 
     def _sha256(self, contribution: Contribution) -> str | None:
         if self._depot is None:
@@ -198,7 +191,11 @@ class _Auditor:
         except Damaged:
             return None
 
-    def _merged(self, order: Merge, now_s: float) -> None:
+    def _public(self, publish: Publish) -> None:
+        """Note the merge that made a version public; one that was undone never is."""
+        if (ordered := self._ordered.pop((publish.fragment, publish.version), None)) is None:
+            return
+        order, now_s = ordered
         contributors = [
             Contributor(
                 str(item.contribution.id),
