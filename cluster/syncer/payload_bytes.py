@@ -22,7 +22,7 @@ class PayloadBytes:
     moments: Wire | None
     """The encoding of shared moments; None if they are not shared."""
     state_fragment: Fragment | None
-    """As in `Layout`; it is sent in float32."""
+    """The fragment of the model state, if there is one (see `Layout`); it is sent in float32."""
 
     def published(self, fragment: FragmentState, order: Publish) -> int:
         """Return the bytes that each learner is sent; `fragment`: the state during its round."""

@@ -18,7 +18,7 @@ from tests.given import data_spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "archipelago" / "examples"
 SENDER = """
 import json, runpy, sys
 from archipelago.travelling_task import settings_of

@@ -95,7 +95,8 @@ def test_example_of_the_documentation_learns(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = PAGE.read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    (code,) = [each for each in blocks if "def schedule(" in each]
     tables = re.findall(r"^```toml\n(.*?)^```", page, re.M | re.S)
     (table,) = [each for each in tables if "my_optimizer" in each]
     (tmp_path / "my_optimizer.py").write_text(code)
