@@ -61,7 +61,7 @@ class Device(Exception):
 
 def task(data):
     hand_in, offer, moments = Learner.hand_in, Learner.offer, Learner.moments
-    decode, sample = islands.exchange.decode, Evaluator.sample
+    decode, sample = islands.exchange.decoded_of, Evaluator.sample
     loss = Evaluator.loss
     mine = []
 
@@ -84,10 +84,10 @@ def task(data):
             raise StopIteration("no more moments")
         return moments(self, life)
 
-    def raising_decode(payload, size):
+    def raising_decode(wire, payload, size):
         if mine == ["local-2"] and once("decode"):
             raise CorruptPayload("these bytes are no fragment")
-        return decode(payload, size)
+        return decode(wire, payload, size)
 
     def raising_sample(self, flats):
         if once("judge"):
@@ -102,7 +102,7 @@ def task(data):
     Learner.hand_in, Learner.offer, Learner.moments = (
         raising_hand_in, raising_offer, raising_moments
     )
-    islands.exchange.decode = raising_decode
+    islands.exchange.decoded_of = raising_decode
     Evaluator.sample = raising_sample
     Evaluator.loss = raising_loss
     return load_task("byte-tiny", None, {}, data)

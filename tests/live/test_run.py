@@ -62,6 +62,8 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 VICTIM = Island("local-1")
 KEYS = {
+    "schema", "run", "seed", "mode", "config_sha256", "source_sha256", "versions", "parameters",
+    "devices", "device_hours", "island_hours", "usd",
     "heldout_loss", "sample_heldout_loss", "initial_heldout_loss", "tokens_trained",
     "tokens_merged", "tokens_discarded", "tokens_lost", "tokens_outstanding", "merges",
     "mean_participants", "goodput", "uptime", "failures",
@@ -149,7 +151,11 @@ def is_back(status: dict[str, Any], life: int) -> bool:
 
 def test_summary_is_one_json_object_with_every_figure(killed: Killed) -> None:
     assert set(killed.summary) == KEYS
-    assert None not in killed.summary.values()
+    assert {key for key, figure in killed.summary.items() if figure is None} == {"usd"}
+    assert killed.summary["devices"] == 3
+    spent = killed.summary["device_hours"]
+    assert 0 < spent <= 3 * killed.summary["wall_s"] / 3600
+    assert sum(killed.summary["island_hours"].values()) == pytest.approx(spent)
 
 
 def test_tokens_add_up_in_the_summary_and_in_every_fragment(killed: Killed) -> None:
