@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+RUN    := $(VENV)/.for-runs
+READY  := $(if $(wildcard $(STAMP)),$(STAMP),$(RUN))
 
 FAST := not live and not slow
 
@@ -16,7 +18,7 @@ help: ## list all targets
 
 install: $(STAMP) ## create .venv with the pinned versions of all packages
 
-demo: $(STAMP) ## train a small model on four islands, and kill one of them
+demo: $(READY) ## train a small model on four islands, and kill one of them
 	$(BIN)/archipelago demo
 
 test: $(STAMP) ## run all but the long tests, with real Ray and real kills (15 minutes)
@@ -83,19 +85,27 @@ clean: ## remove environment, caches and builds, but not runs/
 	rm -rf .venv* build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache
 	find archipelago coordinator islands cluster tests -name __pycache__ -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml constraints.txt
+# Make the environment, and install the project with the extra in $(1), which may be empty.
+define install
 	@$(PYTHON) -c '' 2>/dev/null || { \
 		echo "make: no '$(PYTHON)' here; install Python 3.11 or newer, or: make PYTHON=/path/to/python" >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "make: Python 3.11 or newer is needed and $(PYTHON) is older; try: make PYTHON=python3.12" >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "make: $(PYTHON) cannot make virtual environments; on Debian: apt install python3-venv" >&2; exit 2; }
-	@echo "installing into $(VENV) (about a minute, 2 GB) ..."
+	@echo "installing into $(VENV) ($(2)) ..."
 	@test -x $(BIN)/pip && test "$$($(BIN)/python -V)" = "$$($(PYTHON) -V)" || \
 		$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --quiet --no-input --disable-pip-version-check \
-		-e '.[dev]' -c constraints.txt
+		-e '.$(1)' -c constraints.txt
 	@touch $@
+endef
+
+$(STAMP): pyproject.toml constraints.txt
+	$(call install,[dev],three minutes, 4 GB)
+
+$(RUN): pyproject.toml constraints.txt
+	$(call install,,a minute, 1.5 GB)
 
 $(VENV)/.docs: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --quiet --no-input --disable-pip-version-check \

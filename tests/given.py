@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from cluster.shard.arithmetic import Files
 from cluster.shard.arrays import ArrayArithmetic, ArrayShard
@@ -163,3 +165,9 @@ def array_shard(
     )
     shard.seed(arrays)
     return shard
+
+
+def first_of(values: Iterable[object]) -> list[Any]:
+    """Return the values as parameters of a test that is long for all but the first of them."""
+    first, *others = values
+    return [first, *(pytest.param(each, marks=pytest.mark.long) for each in others)]

@@ -58,6 +58,7 @@ def names(tree: ast.Module, context: type[ast.expr_context]) -> set[str]:
     return found | {"__file__", "__name__", "__doc__"}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("what", REPRESENTATIVE)
@@ -68,6 +69,7 @@ def test_removed_guard_is_noticed(what: str) -> None:
     assert caught.test or caught.schedule
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_harmless_mutant_is_not_noticed() -> None:

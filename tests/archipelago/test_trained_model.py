@@ -111,6 +111,7 @@ def test_eval_gives_the_loss_of_the_evaluator(
     assert found["source"] == config.data.source
 
 
+@pytest.mark.long
 def test_eval_reads_another_source(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,6 +145,7 @@ def test_empty_prompt_is_refused(run_dir: Path, capsys: pytest.CaptureFixture[st
     assert "the prompt is empty" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_losses_by_type_add_up_to_those_of_each_text(run_dir: Path, tmp_path: Path) -> None:
     folder = tmp_path / "mixed"
     folder.mkdir()

@@ -253,6 +253,7 @@ def test_run_without_faults_makes_all_the_depots_system_calls(
     assert len(disk.made) > 40
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_everything_is_durable_after_each_call_fails_once(
     folders: Iterator[Path],

@@ -140,6 +140,7 @@ Evaluator(parse({tables!r}), MeshShape(1, 3, 1))
     assert "cannot be split over the evaluator's 3 devices" in done.stderr, done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ def starts_of(task: Task) -> None:
     assert not of_parameters(task, shapes_of(task))
 
 
+@pytest.mark.long
 def test_preset_runs_init_only_for_the_first_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 OFF = 0.10
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_memory_of_processes_matches_the_formulas() -> None:
     done = subprocess.run(

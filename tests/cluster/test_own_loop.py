@@ -275,6 +275,7 @@ def test_init_that_is_called_twice_is_drawn_once_for_its_shapes() -> None:
 # --- the examples ---------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("example", ["loop_jax", "loop_torch"])
 def test_loop_of_an_example_learns(example: str, tmp_path: Path) -> None:

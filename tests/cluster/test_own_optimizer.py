@@ -242,6 +242,7 @@ def test_key_that_changes_the_state_of_the_optimizer_is_refused_for_a_group() ->
         parse({"task": {"preset": "byte-tiny"}, "islands": islands})
 
 
+@pytest.mark.long
 def test_each_island_of_a_study_steps_at_the_rate_of_its_group() -> None:
     config = parse({"task": {"preset": "byte-tiny"}, **RATES})
     kit = kit_of(config)

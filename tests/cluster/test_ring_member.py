@@ -108,6 +108,7 @@ def test_gradients_that_are_not_finite_are_not_shared(member: RingMember) -> Non
     assert link_of(member).turns == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_slowed_member_idles(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting, "leave", lambda mine: None)

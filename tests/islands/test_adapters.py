@@ -28,7 +28,7 @@ from islands.sources import DataSpec
 from islands.state_tree import in_one_tree
 from islands.task import Task
 from islands.trainable import of_loss, of_parameters, shapes_of
-from tests.given import data_spec, optimizer_spec, sums
+from tests.given import data_spec, first_of, optimizer_spec, sums
 
 WIDTH, CLASSES, COUNT, RATE = 32, 3, 240, 0.5
 
@@ -181,7 +181,7 @@ SPEC: dict[str, Any] = {
 }
 
 
-@pytest.fixture(params=LIBRARIES)
+@pytest.fixture(params=first_of(LIBRARIES))
 def library_of_model(request: pytest.FixtureRequest) -> Library:
     return LIBRARIES[request.param]
 

@@ -171,6 +171,7 @@ def held(compiled: Any) -> float:
     return found.temp_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_take_and_put_are_exact_for_any_leaves_on_any_mesh() -> None:
@@ -179,6 +180,7 @@ def test_take_and_put_are_exact_for_any_leaves_on_any_mesh() -> None:
     assert said_by_eight("test_flat_form", f"searched({seed})") == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_device_needs_at_most_two_shares_of_a_fragment_and_a_window() -> None:

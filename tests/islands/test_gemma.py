@@ -79,6 +79,7 @@ def logits_of(spec: GemmaSpec, params: Any, given: np.ndarray) -> np.ndarray:
 # --- the model ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", KINDS.values(), ids=[*KINDS])
 def test_no_position_sees_a_later_one(spec: GemmaSpec) -> None:
     params, given = grown(spec), tokens(spec)
@@ -100,6 +101,7 @@ def test_local_layers_reach_as_far_as_their_windows() -> None:
     assert [*differs.any(axis=(0, 2))] == [t <= reach for t in range(given.shape[1])]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("pattern", "layers", "shared"),
     [("GL", 5, 0), ("LLG", 9, 4), ("LGG", 8, 3), ("G", 3, 0)],
@@ -129,6 +131,7 @@ def test_layers_of_any_pattern_are_those_computed_one_by_one(
     assert np.allclose(logits_of(spec, params, given), wanted, atol=1e-3)
 
 
+@pytest.mark.long
 def test_layer_scalars_multiply_and_have_no_gradient() -> None:
     spec, params = LARGE_PARTS, grown(LARGE_PARTS)
     batch: Any = tokens(LARGE_PARTS)
@@ -142,6 +145,7 @@ def test_layer_scalars_multiply_and_have_no_gradient() -> None:
     assert not np.any(jax.grad(loss, 1)(params, other)[LAYER_SCALARS])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", [SMALL, LARGE_PARTS], ids=["gemma 3", "gemma 4"])
 def test_bfloat16_is_close_to_float32(spec: GemmaSpec) -> None:
     params, given = grown(spec), tokens(spec)
@@ -393,6 +397,7 @@ def test_window_limits_the_positions() -> None:
     assert costs.attended(spec, GLOBAL, 10) == 5.5
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("remat", [False, True])
@@ -412,6 +417,7 @@ def test_activations_are_near_those_of_the_compiler(remat: bool) -> None:
 # --- training -------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("preset", ["gemma-0.1m", "gemma-moe-1m"])

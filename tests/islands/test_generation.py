@@ -54,6 +54,7 @@ def test_decoder_that_is_full_or_empty_says_so(params: model.ModelParams) -> Non
         decoder.step(params, 1)
 
 
+@pytest.mark.long
 def test_greedy_tokens_are_those_of_the_whole_model(params: model.ModelParams) -> None:
     prompt, count = [3, 1, 4], WINDOW - 3
     greedy = Sampling(temperature=0)
@@ -65,6 +66,7 @@ def test_greedy_tokens_are_those_of_the_whole_model(params: model.ModelParams) -
     assert found == tokens[3:]
 
 
+@pytest.mark.long
 def test_generation_goes_on_beyond_the_window(params: model.ModelParams) -> None:
     count, sampling = 3 * WINDOW, Sampling(seed=5)
     once = [*generated(ModelDecoder(SPEC, WINDOW), params, [1] * 20, count, sampling)]

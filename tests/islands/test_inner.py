@@ -22,7 +22,7 @@ from islands.inner import Inner, InnerState
 from islands.model import ModelSpec
 from islands.optimizer import MUON_RMS, OptimizerSpec, direction, is_matrix
 from islands.task import Params, Task, language_model, leaf_path
-from tests.given import data_spec, optimizer_spec
+from tests.given import data_spec, first_of, optimizer_spec
 
 SPEC = optimizer_spec(
     learning_rate=1e-2, warmup_steps=5, horizon_steps=15, weight_decay=0.0, clip_norm=0.0
@@ -89,7 +89,7 @@ def test_rate_of_unusual_schedules_is_positive_and_finite(spec: OptimizerSpec) -
 # --- the step -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("clip_norm", [0.0, 0.5])
+@pytest.mark.parametrize("clip_norm", first_of([0.5, 0.0]))
 def test_step_equals_plain_adamw_bit_for_bit(task: Task, clip_norm: float) -> None:
     """Twenty steps go past warm-up and horizon."""
     spec = replace(SPEC, clip_norm=clip_norm, weight_decay=0.1)
@@ -121,6 +121,7 @@ def gradients(task: Task, seed: int, size: float = 1.0) -> Params:
     )
 
 
+@pytest.mark.long
 def test_muon_equals_optax_on_hidden_matrices_and_adamw_elsewhere(task: Task) -> None:
     """The gradients are given, because Muon would amplify the rounding of tiny gradients.
 
@@ -210,6 +211,7 @@ def test_donated_moments_continue_the_donors_run(task: Task, inner: Inner) -> No
     assert identical(straight, continued)
 
 
+@pytest.mark.long
 def test_adamw_share_scales_the_rate_of_leaves_beside_muon(task: Task) -> None:
     params = task.init(0)
     grads = jax.grad(task.loss)(params, batches(1)[0])
@@ -285,6 +287,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.long
 def test_two_devices_share_the_batch_and_agree_with_one() -> None:
     root = Path(__file__).parents[2]
     environment = os.environ | {

@@ -219,6 +219,7 @@ def test_state_of_changing_form_is_refused(stateful: Task, after: Any, says: str
     assert says in problem
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parts", [2, 4])
 def test_parts_of_a_batch_add_up_to_the_whole(parts: int) -> None:
     task = language_model("small", ModelSpec(30, 16, 2, 2, 24), data_spec())

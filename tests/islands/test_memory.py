@@ -208,6 +208,7 @@ def trained(
         thread.join(WAIT_S)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "distrusted", "encode"),
     [

@@ -128,6 +128,7 @@ def test_rotary_scores_depend_only_on_the_distance() -> None:
     assert np.std(scores) > 0.1
 
 
+@pytest.mark.long
 def test_bfloat16_computes_about_the_same_and_keeps_float32_parameters() -> None:
     half = ModelSpec(50, 32, 2, 2, 40, compute_dtype="bfloat16")
     params, batch = grown(SMALL), jnp.asarray(tokens(SMALL, 8, 17))

@@ -34,7 +34,7 @@ from islands.moments import MomentSharing, MomentsPort
 from islands.optimizer import OptimizerKind, OptimizerSpec, is_matrix
 from islands.replica import Replica
 from islands.task import Task, language_model, leaf_path
-from tests.given import data_spec, optimizer_spec
+from tests.given import data_spec, first_of, optimizer_spec
 
 FRAGMENTS = 2
 BATCH, TIME = 2, 8
@@ -95,6 +95,7 @@ def shared_of(kind: OptimizerKind, p: Fragment) -> NDArray[np.bool_]:
     return (decays(kind, p) == spec_of(kind).momentum) | (kind == "adamw")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_mean_replaces_the_moments_handed_in_and_keeps_later_gradients(kind: OptimizerKind) -> None:
@@ -119,7 +120,7 @@ def test_mean_replaces_the_moments_handed_in_and_keeps_later_gradients(kind: Opt
                 assert np.array_equal(raw(TASK, LAYOUT, after, q), others[q])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", first_of(KINDS))
 def test_adopting_the_mean_at_once_gives_the_mean_gradients_moment(kind: OptimizerKind) -> None:
     """If tau = 0 and the mean is over all islands at each step, m is that of the mean gradient."""
     inner, port = made(kind)

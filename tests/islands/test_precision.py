@@ -118,6 +118,7 @@ def test_state_keeps_its_type(plain: Task) -> None:
     assert found.state["mean"].dtype == jnp.float32
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("remat", ["dots", "all"])
 def test_remat_computes_again_and_changes_no_gradient(plain: Task, remat: str) -> None:
     batch = np.random.default_rng(0).integers(0, 30, (4, 9), np.int32)

@@ -48,6 +48,7 @@ def test_segments_count_the_documents_of_a_window() -> None:
     assert segments_of(windows) is None
 
 
+@pytest.mark.long
 def test_no_position_sees_another_document() -> None:
     """Other tokens in one document change no score of another, and without segments they do."""
     params, length = varied(), 24

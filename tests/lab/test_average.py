@@ -74,6 +74,7 @@ def config_of(text: Path, mode: str) -> Config:
     return parse(given, origin="test")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["decoupled", "data-parallel"])
 def test_averages_are_evaluated_and_change_nothing_else(text: Path, mode: str) -> None:

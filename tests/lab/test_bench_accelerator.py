@@ -72,6 +72,7 @@ def flats(learner: Loopback) -> list[bytes]:
 # --- the measurements ------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_step_without_hooks_is_the_inner_step() -> None:
     measured, steps = compiled(TINY), 5
@@ -84,6 +85,7 @@ def test_step_without_hooks_is_the_inner_step() -> None:
     learner.close()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["device", "host"])
 def test_hooks_hand_in_and_adopt_every_fragment(where: Where) -> None:
@@ -107,6 +109,7 @@ def test_hooks_hand_in_and_adopt_every_fragment(where: Where) -> None:
     alone.close()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_both_paths_train_the_same_bits() -> None:
     """Each fragment is adopted at the boundary of its hand-in, so nothing depends on threads.
@@ -129,6 +132,7 @@ def test_both_paths_train_the_same_bits() -> None:
     alone.close()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_measured_kernels_are_those_of_a_hand_in() -> None:
     """The device's payload equals the codec's for fragment - anchor + residual."""
@@ -168,6 +172,7 @@ def test_timed_waits_for_the_device() -> None:
     assert results[-1].is_ready()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_memory_matches_the_formulas() -> None:
     measured = compiled(TINY)
@@ -266,6 +271,7 @@ def test_command_prints_one_json_object() -> None:
     assert "skipped" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_failed_part_is_reported_and_the_bench_ends(tmp_path: Path) -> None:
     done = started("--quick", "--json", "--out", str(tmp_path), JAX_PLATFORMS="abacus")
@@ -311,6 +317,7 @@ def test_row_explains_missing_figures() -> None:
     assert "step_ms" not in whole["not_measured"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(700)
 def test_quick_form_measures_everything(tmp_path: Path) -> None:

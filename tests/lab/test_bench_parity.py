@@ -47,6 +47,7 @@ def test_over_ray_each_mode_is_compared_at_its_own_tokens_trained(
     assert not [name for name in alone if name.startswith(("diloco", "streaming"))]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_mode_is_compared_at_equal_tokens(tmp_path: Path) -> None:

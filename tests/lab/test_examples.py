@@ -60,6 +60,7 @@ def test_lora_sends_its_own_leaves_and_no_others(tmp_path: Path, wire: Wire) -> 
     assert figures["up_bytes_per_token"] == sum(each.bytes for each in sent) / tokens
 
 
+@pytest.mark.long
 def test_nnx_example_replays_by_seed_and_its_statistics_move() -> None:
     def learned(seed: int) -> dict[str, Any]:
         config = config_of(digits_nnx, f"run.seed={seed}")
@@ -83,6 +84,7 @@ def script() -> Any:
     return module
 
 
+@pytest.mark.long
 def test_study_of_batch_statistics_compares_both_arms(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

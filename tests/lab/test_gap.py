@@ -66,6 +66,7 @@ def gaps(text: Path) -> dict[str, float]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_gap_to_data_parallel_stays_within_the_committed_bound(text: Path) -> None:
     for moments, gap in gaps(text).items():

@@ -51,7 +51,7 @@ from islands.optimizer import OptimizerSpec
 from islands.task import Batch, Params, Task, load_task
 from tests.cluster.inprocess import LocalCluster, LocalLink
 from tests.cluster.twin import twin
-from tests.given import array_shard, data_spec, optimizer_spec, outer_rule, sums
+from tests.given import array_shard, data_spec, first_of, optimizer_spec, outer_rule, sums
 from tests.given import habits as a_habits
 
 pytestmark = pytest.mark.slow
@@ -292,7 +292,7 @@ def test_one_learner_merged_unchanged_trains_like_plain_adamw(task: Task) -> Non
     assert apart(run.public, plain[207]) < 2e-6
 
 
-@pytest.mark.parametrize("rule", MergeRule)
+@pytest.mark.parametrize("rule", first_of(MergeRule))
 def test_four_learners_in_lock_step_match_a_naive_reference(task: Task, rule: MergeRule) -> None:
     """Each fragment has four rounds; fragments without a round at the end have a last one.
 
@@ -322,7 +322,7 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("name", first_of(MODES))
 def test_lock_step_mode_matches_a_naive_reference_of_its_paper(task: Task, name: str) -> None:
     """DiLoCo (arXiv:2311.08105) and Streaming DiLoCo (arXiv:2501.18512), as in `run.mode`.
 

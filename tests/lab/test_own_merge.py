@@ -40,6 +40,7 @@ def tables(text: Path) -> dict[str, Any]:
     return given
 
 
+@pytest.mark.long
 def test_ties_trains_in_a_study_and_repeats_to_the_last_bit(text: Path) -> None:
     base = tables(text)
     del base["sync"]["merge"], base["sync"]["merge_options"]
@@ -58,6 +59,7 @@ def test_ties_trains_in_a_study_and_repeats_to_the_last_bit(text: Path) -> None:
     assert other.figures["global_sha256"] != first.figures["global_sha256"]
 
 
+@pytest.mark.long
 def test_own_mean_trains_to_the_bits_of_the_built_in_one(text: Path) -> None:
     faults = 'faults.plan=[{at_step=8, kind="kill", island="local-1"}]'
     nesterov = ("sync.outer.learning_rate=0.7", "sync.outer.momentum=0.9", faults)

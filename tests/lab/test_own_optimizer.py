@@ -51,6 +51,7 @@ def learned(text: Path, optimizer: dict[str, Any], *overrides: str, **tables: An
     return train(parse({**given, **tables}, origin="test", overrides=overrides), JITTERY, 6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "overrides",
     [(), ("run.mode=data-parallel",), ("run.mode=streaming",), ("sync.moments=mean",)],
@@ -68,6 +69,7 @@ def test_target_equal_to_adamw_gives_the_bits_of_the_built_in_one(
     assert other.figures["global_sha256"] != built_in.figures["global_sha256"]
 
 
+@pytest.mark.long
 def test_islands_share_the_moments_of_lion_and_one_rejoins(text: Path) -> None:
     lion = {
         "target": "optax:lion", "options": {"learning_rate": 1.0}, "learning_rate": 3e-3,
@@ -91,6 +93,7 @@ def test_unsound_target_is_refused_before_the_first_step(text: Path) -> None:
         learned(text, plain, "sync.moments=mean")
 
 
+@pytest.mark.long
 def test_example_of_the_documentation_learns(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def learned(text: Path, wire: str, *overrides: str) -> Learned:
     return train(parse(given, origin="test", overrides=(KILL, *overrides)), JITTERY, 6)
 
 
+@pytest.mark.long
 def test_exact_codec_gives_the_model_of_f32(text: Path) -> None:
     own, built_in = learned(text, f"{HERE}:Exact"), learned(text, "f32")
     assert own.figures["global_sha256"] == built_in.figures["global_sha256"]

@@ -14,6 +14,7 @@ from archipelago.lab.planner import pictures
 from coordinator.errors import UserMistake
 
 
+@pytest.mark.long
 def test_draws_all_pictures_for_light_and_dark_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def test_plan_is_within_2_percent_of_the_best_of_a_full_sweep(name: str) -> None
     assert other.worth(best.setting).objective <= NEAR * least, best.setting
 
 
+@pytest.mark.long
 def test_planned_configuration_is_accepted_by_run(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["plan", str(EXAMPLE), "--json"])
@@ -272,6 +273,7 @@ def test_explains_why_no_plan_is_possible(name: str) -> None:
     assert words in str(refused.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("given", "points"),
     [

@@ -57,6 +57,7 @@ def test_goodput_of_the_rules_agrees_with_the_chips_layer(grow: Grow) -> None:
     assert np.mean(of_four) >= 0.9 * ROUNDS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("factor", [2.0, 0.5])
 def test_layers_disagree_if_joining_takes_another_time(factor: float) -> None:
     """A window does not define when a learner computes: this follows from the simulation."""

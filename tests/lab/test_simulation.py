@@ -135,6 +135,7 @@ def test_seeds_of_former_violations_pass(seed: str) -> None:
     assert [failure.words for failure in total.failures] == []
 
 
+@pytest.mark.long
 def test_learners_catch_up_by_differences_or_whole_fragments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -322,6 +323,7 @@ def test_virtual_loop_runs_tasks_in_order_of_time() -> None:
 # --- the command ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_timed_fuzz_starts_no_schedule_after_its_time() -> None:
     """A fuzz of that many schedules with the same seed gives the same result."""
     clock = count()

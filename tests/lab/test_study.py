@@ -416,6 +416,7 @@ name = "ours"
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_study_runs_once_and_reports_failed_cells(
