@@ -8,7 +8,7 @@ import pytest
 
 from tests.live.cli import TINY, finish, place
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 TRAIN = """
 import json, sys
 import archipelago

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from islands.initial_model import open_source
 from tests.live.cli import TINY, finish, place
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 FROM_LIVE = """
 import json, sys, time
 import archipelago

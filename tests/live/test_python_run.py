@@ -11,7 +11,7 @@ import pytest
 
 from tests.live.cli import TINY, Place, finish, last_status, place, until
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 GONE_S = 100.0
 """Seconds that a run whose owner has died may take for its graceful end."""
 TASK = """
