@@ -16,6 +16,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file
 
 from cluster.storage.run_files import RUN_FILES
 from tests.live.cli import ROOT, Place, last_status, place, until
@@ -99,6 +100,24 @@ def test_own_corpus() -> None:
         summary = json.loads((folder / "first" / "summary.json").read_text())
         assert summary["initial_heldout_loss"] == pytest.approx(math.log(2048), rel=0.01)
         assert summary["heldout_loss"] < summary["initial_heldout_loss"] - 0.5
+
+
+@pytest.mark.long
+def test_lora() -> None:
+    base, text, write, train = blocks("lora.md")
+    with place() as here, terminal(here) as folder:
+        seen = typed(here, folder, [base, text, write, train])
+        run = folder / "my-base" / "lora"
+        before, after = (
+            json.loads((folder / "my-base" / name / "summary.json").read_text())
+            for name in ("base", "lora")
+        )
+        assert (before["parameters"], after["parameters"]) == (212_992, 6_400)
+        (told,) = re.findall(r"([0-9.]+) nats per token", seen)[:1]
+        assert after["initial_heldout_loss"] == pytest.approx(float(told), rel=0.05)
+        assert float(told) > 1.2 * before["heldout_loss"], "the base does not know the new text"
+        assert after["heldout_loss"] < after["initial_heldout_loss"] - 0.3
+        assert not set(load_file(run / "model.safetensors")) & {"embedding", "hidden", "output"}
 
 
 @pytest.mark.long
