@@ -26,6 +26,7 @@ def merged_more(here: Place, merges: int) -> bool:
     return here.merges > merges
 
 
+@pytest.mark.long
 def test_chosen_interval_is_stored_and_a_resumed_run_keeps_it() -> None:
     """Steps of 1 s take many times a round, so H is below 8.
 
@@ -59,6 +60,7 @@ def test_chosen_interval_is_stored_and_a_resumed_run_keeps_it() -> None:
         assert again["compared"] == {"effects": True, "state": True}
 
 
+@pytest.mark.long
 def test_islands_that_can_never_be_placed_are_refused_before_a_measurement() -> None:
     with place() as here:
         done = here.run(

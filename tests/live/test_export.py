@@ -34,6 +34,7 @@ print(json.dumps({"leaves": len(start), "moved": moved, "same": same}))
 """
 
 
+@pytest.mark.long
 def test_run_starts_from_the_step_of_another_run() -> None:
     with place() as here:
         again, keep = here.run_dir, "durability.keep_contributions=true"
@@ -62,6 +63,7 @@ def test_run_starts_from_the_step_of_another_run() -> None:
         assert replayed.json["compared"]["effects"] is True
 
 
+@pytest.mark.long
 def test_live_run_gives_its_parameters() -> None:
     with place() as here:
         run = here.start(

@@ -51,6 +51,7 @@ def finished_cells(here: Place) -> list[Path]:
     return [*(here.folder / "many" / "cells").glob("*.json")]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ctrl_c_keeps_and_reports_finished_cells_of_a_study() -> None:
     with place() as here:
@@ -70,6 +71,7 @@ def test_ctrl_c_keeps_and_reports_finished_cells_of_a_study() -> None:
         assert "3 cells, 1 of them are there already" in there.out
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["ctrl-c, again and again", "kill -9"])
 def test_study_that_is_killed_leaves_no_process(how: str) -> None:

@@ -115,6 +115,7 @@ def script(here: Place, text: str, *more: str) -> subprocess.Popen[str]:
     return here.start_python("-c", TASK + text, str(TINY), str(here.run_dir), *more)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_script_starts_watches_scales_drains_and_stops_a_run_with_its_own_task() -> None:
     with place() as here:
@@ -149,6 +150,7 @@ def test_block_that_raises_stops_the_run_gracefully() -> None:
         assert found["merges"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_run_whose_owner_is_killed_ends_and_leaves_no_process() -> None:
     with place() as here:

@@ -147,6 +147,7 @@ def all_back(here: Place, raised: Path) -> bool:
     return set.union(*last) == {*WHYS} and len(status["heldout"]) > 0
 
 
+@pytest.mark.long
 def test_errors_of_an_island_or_the_evaluator_do_not_end_the_run() -> None:
     with place() as here:
         (raised := here.folder / "raised").mkdir()

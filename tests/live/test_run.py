@@ -298,6 +298,7 @@ def live_run(here: Place, *more: str) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.long
 def test_ctrl_c_hands_in_saves_and_writes_a_summary() -> None:
     with place() as here:
         process = live_run(here)
@@ -310,6 +311,7 @@ def test_ctrl_c_hands_in_saves_and_writes_a_summary() -> None:
         assert (here.run_dir / "model.safetensors").exists()
 
 
+@pytest.mark.long
 def test_repeated_ctrl_c_ends_the_run_at_once() -> None:
     """This holds also during the start, when no learner can hand in yet."""
     with place() as here:
@@ -351,6 +353,7 @@ def task(data):
 """
 
 
+@pytest.mark.long
 def test_failing_task_ends_the_run_with_its_traceback() -> None:
     """The run ends after three lives of each island.
 
@@ -573,6 +576,7 @@ def test_run_survives_faults_of_every_kind_without_violations() -> None:
         assert again.json["violated"] is None
 
 
+@pytest.mark.long
 def test_warm_spare_takes_over_a_killed_island() -> None:
     """The replaced island's next process becomes the spare."""
     with place() as here:

@@ -1,4 +1,7 @@
-"""A task with dropout, batch statistics and parts of a batch on real Ray."""
+"""A task with dropout, batch statistics and parts of a batch on real Ray, in each mode.
+
+`test_rings` runs the elastic mode.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,6 @@ target = "a_task_that_normalizes:task"
 window = 32
 lease_windows = 64
 [sync]
-fragments = 3
 {sync}
 [[islands]]
 count = 2
@@ -33,22 +35,20 @@ batch_size = 4
 accumulate = 2
 resources = {{CPU = 0.5}}
 """
-DECOUPLED = """
-every = 8
-wire_up = "int4"
-wire_down = "int4"
-"""
+MODES = {
+    "decoupled": 'fragments = 3\nevery = 8\nwire_up = "int4"\nwire_down = "int4"',
+    "streaming": 'fragments = 3\nevery = 8\noverlap = 2\nwire_up = "int4"',
+    "diloco": 'fragments = 2\nevery = 8\nwire_up = "int4"',
+    "data-parallel": "",
+}
 
 
-@pytest.mark.parametrize(
-    "mode", ["decoupled", pytest.param("data-parallel", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("mode", MODES)
 def test_state_and_metrics_of_a_real_run(mode: str) -> None:
     with place() as here:
         (here.folder / "a_task_that_normalizes.py").write_text(NORMALIZES)
         config = here.folder / "run.toml"
-        table = DECOUPLED if mode == "decoupled" else ""
-        config.write_text(CONFIG.format(sync=table))
+        config.write_text(CONFIG.format(sync=MODES[mode]))
         words = ["--json", "--run-dir", str(here.run_dir), "--set", f"run.mode={mode}"]
         done = subprocess.run(
             [sys.executable, "-m", "archipelago", "run", str(config), *words],

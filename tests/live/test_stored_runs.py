@@ -12,7 +12,7 @@ import pytest
 from tests.live.cli import place
 
 STORED = Path(__file__).parents[1] / "stored"
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize(

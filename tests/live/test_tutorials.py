@@ -71,6 +71,7 @@ def typed(here: Place, folder: Path, commands: Sequence[str]) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_first_run() -> None:
     install, *others = blocks("first-run.md")
     assert "make install" in install

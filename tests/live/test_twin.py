@@ -8,7 +8,7 @@ import pytest
 
 from tests.live.cli import TINY, finish, place
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(300)]
 
 ISLANDS, STEPS = 3, 24
 TASK = f'''

@@ -74,6 +74,7 @@ def round_trip_s(network: Network) -> float:
     )
 
 
+@pytest.mark.long
 def test_links_have_their_bandwidth_and_latency_and_can_be_changed_and_cut() -> None:
     with two_regions() as network:
         name = network.name
@@ -99,6 +100,7 @@ def test_links_have_their_bandwidth_and_latency_and_can_be_changed_and_cut() -> 
             rig.change(name, ["mars"], cut=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_of_a_command_that_was_ended(number: signal.Signals) -> None:
     """Ctrl-C and SIGTERM clean up; after SIGKILL `down` does."""
