@@ -68,6 +68,10 @@ class IslandStatus(TypedDict):
     """Mean of the recent steps that are not anomalous, in seconds; None: no step yet."""
     step_deviation_s: NotRequired[float | None]
     """Mean deviation of the recent steps from the ideal one, in seconds; None: no step yet."""
+    loss_spikes: NotRequired[int]
+    """Spikes of the training loss over all lives."""
+    slow: NotRequired[bool]
+    """Whether it is slower than the others of its group; `why` has the reason."""
 
 
 class Figures(TypedDict):
@@ -126,6 +130,8 @@ class Figures(TypedDict):
     """Seconds of all islands that trained nothing, by type of badput."""
     rolling_goodput: NotRequired[dict[str, float | None]]
     """Goodput of the last 60, 300 and 900 seconds, by the length; None: no time has passed."""
+    loss_spikes: NotRequired[int]
+    """Spikes of the training loss over all islands and lives."""
 
 
 class RoundStatus(TypedDict):
@@ -194,6 +200,50 @@ class LinkStatus(TypedDict):
     """Whether nothing has come for a minute, and for far longer than usual."""
 
 
+class ExpectedStatus(TypedDict):
+    """The newest held-out loss beside the expected one of `monitor.expected`, in nats per token."""
+
+    t: int
+    """The syncer step of the evaluated model."""
+    tokens: int
+    """Tokens trained when the evaluation was seen."""
+    loss: float
+    """The expected loss after so many tokens."""
+    low: float
+    """The lower end of the band."""
+    high: float
+    """The upper end of the band."""
+    heldout_loss: float | None
+    """The loss that was measured; None: not finite."""
+    inside: bool
+    """Whether the measured loss is inside the band."""
+
+
+class EventStatus(TypedDict):
+    """An event of a run: a line of `events.jsonl`, whose keys docs/reference/files.md explains."""
+
+    schema: int
+    """The version of these keys."""
+    unix_s: float
+    """The time at which the fleet saw the event, in seconds since 1970."""
+    elapsed_s: float
+    """The same time, in seconds since the start of the run."""
+    run: str
+    """The name of the run."""
+    t: int
+    """The syncer's clock."""
+    kind: str
+    """The kind of event."""
+    island: str | None
+    """The island that the event is about; None: the run."""
+    group: str | None
+    """The group of the island, or the group that is scaled; None: the run."""
+    why: str
+    """The reason; empty if it is not known."""
+    text: str
+    """The event in one line, for people, with its reason."""
+
+
 class RunStatus(TypedDict):
     """The status of a run."""
 
@@ -245,5 +295,9 @@ class RunStatus(TypedDict):
     """The source of the request to stop, such as "Ctrl-C"; None: there was no request."""
     links: NotRequired[list[LinkStatus]]
     """The links of the run, each direction apart; empty before the first transfer."""
+    expected: NotRequired[ExpectedStatus | None]
+    """The expected loss beside the newest one; None: nothing is expected at so many tokens."""
+    events: NotRequired[list[EventStatus]]
+    """The newest events, oldest first; those of earlier looks are in `events.jsonl`."""
     alerts: NotRequired[list[str]]
     """Alerts of the fleet that need a person."""

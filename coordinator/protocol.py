@@ -399,6 +399,8 @@ class Vitals:
     """Mean of the recent steps that are not anomalous; 0: no step yet."""
     step_deviation_s: float = 0.0
     """Mean deviation of the recent steps from the ideal one."""
+    loss_spikes: int = 0
+    """Spikes of the training loss in all lives of the process."""
 
 
 @dataclass(frozen=True, slots=True)

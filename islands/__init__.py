@@ -68,7 +68,8 @@ Modules:
     trainer           the training thread: steps, hands over, adopts
     step_timing       how long steps take
     time_budget       each second of an island's life in one activity
-    activity_clock    the clock of a process's activities
+    activity_clock    the clock of a process's activities, and its loss spikes
+    loss_spikes       the usual rule for spikes of a training loss; pure
     message_thread    the talking thread: one message at a time
     mailbox           the state that those threads share, and the lock that guards it
     thread_queues     their queues: requests and offers, and the tasks of each thread

@@ -1,4 +1,4 @@
-"""The clock of a process's activities: its time budget, and the activity under way."""
+"""The clock of a process's activities: its time budget, the activity under way, loss spikes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from coordinator.protocol import Vitals
+from islands.loss_spikes import LossSpikes
 from islands.time_budget import OF_VITALS, Activity, TimeBudget, ideal_step_s
 
 STEPS_KEPT = 128
@@ -34,6 +35,7 @@ class ActivityClock:
         """Begin with `STARTING`; `now_s` is a steady clock."""
         self._now_s = now_s
         self._steps_s = deque[float](maxlen=STEPS_KEPT)
+        self._spikes = LossSpikes()
         self._state = self._begun()
 
     def _begun(self) -> _Now:
@@ -43,6 +45,7 @@ class ActivityClock:
     def restart(self) -> None:
         """Begin again at zero: a spare becomes an island, whose time begins now."""
         self._steps_s.clear()
+        self._spikes = LossSpikes()
         self._state = self._begun()
 
     def switch(self, activity: Activity | None) -> None:
@@ -65,6 +68,10 @@ class ActivityClock:
         """Count the time of one step, without waits for others."""
         self._steps_s.append(took_s)
 
+    def learned(self, loss: float) -> None:
+        """Count the loss of one step."""
+        self._spikes.saw(loss)
+
     def vitals(self, loss: float) -> Vitals:
         """Return the seconds of this process up to now, or to the end of the last step."""
         budget, activity, process = self._state
@@ -80,4 +87,5 @@ class ActivityClock:
             age_s=age_s,
             ideal_step_s=ideal_s,
             step_deviation_s=deviation_s,
+            loss_spikes=self._spikes.count,
         )

@@ -37,8 +37,9 @@ class StepTiming:
     infinite before the first step of a life.
     """
 
-    def __init__(self, now_s: Callable[[], float]) -> None:
-        self._now_s = now_s
+    def __init__(self, now_s: Callable[[], float], learned: Callable[[float], None]) -> None:
+        """Begin without a step. `learned`: is called with the loss of each step, once."""
+        self._now_s, self._learned = now_s, learned
         self._running: _Running | None = None
         self._computed_s = 0.0  # since it was last taken
         self.loss, self.quickest_s = math.nan, math.inf
@@ -74,6 +75,7 @@ class StepTiming:
             return 0.0
         self._running = None
         self.loss = float(running.loss)
+        self._learned(self.loss)
         computed_s = max(0.0, self._now_s() - running.began_s - fed_s)
         self._computed_s += computed_s - running.counted_s
         self.quickest_s = min(computed_s, PACE_DRIFT * self.quickest_s)

@@ -66,7 +66,7 @@ class Trainer:
         self._copying: list[jax.Array] = []  # dispatched since the last step, for others to read
         self._stream: StreamLike
         self._fed_s = self._rested_s = 0.0  # data seconds since the last step; end of that step
-        self._timing = StepTiming(now_s)
+        self._timing = StepTiming(now_s, clock.learned)
 
     @property
     def params(self) -> Params:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from archipelago.cli.formatting import amount
 from cluster.status import LinkStatus, RunStatus
 
@@ -12,21 +10,6 @@ def troubles(status: RunStatus | None) -> list[str]:
     """Return a line for each direction of a link that is down or slow."""
     links = [] if status is None else status.get("links", [])
     return [text for link in links if (text := _trouble(link))]
-
-
-def changes(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
-    """Yield a line for each link that has become slow or down, or is as usual again."""
-    old = {
-        (link["link"], link["direction"]): _kind(link) for link in (before or {}).get("links", ())
-    }
-    for link in after.get("links", ()):
-        was, now = old.get((link["link"], link["direction"]), ""), _kind(link)
-        if was != now:
-            yield _trouble(link) or f"{_name(link)} is as usual again"
-
-
-def _kind(link: LinkStatus) -> str:
-    return "down" if link["down"] else "slow" if link["slow"] else ""
 
 
 def _trouble(link: LinkStatus) -> str:

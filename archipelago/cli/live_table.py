@@ -105,6 +105,7 @@ def _figures(status: RunStatus) -> RenderableType:
         (number(history[-1], 3) if history else "-", "bold"),
         (f"  {sparkline(history)}", "cyan"),
         ("  of a sample", "dim") if history else "",
+        _expected(status),
     )
     facts = Text.assemble(
         *_fact("merges", str(status["merges"])),
@@ -123,6 +124,15 @@ def _figures(status: RunStatus) -> RenderableType:
         lines.append(Text(f"damaged when the run came back: {damage}", style="yellow"))
     lines.extend(Text(trouble, style="yellow") for trouble in link_lines.troubles(status))
     return Group(*lines)
+
+
+def _expected(status: RunStatus) -> tuple[str, str]:
+    """Return the expected loss and its band as styled text; empty if nothing is expected."""
+    if (expected := status.get("expected")) is None:
+        return "", ""
+    band = f"{number(expected['low'], 3)} to {number(expected['high'], 3)}"
+    style = "dim" if expected["inside"] else "bold red"
+    return f"  {'inside' if expected['inside'] else 'outside'} expected {band}", style
 
 
 def _fact(label: str, value: str, style: str = "") -> tuple[tuple[str, str], ...]:

@@ -5,12 +5,13 @@ All functions are pure.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
 from collections.abc import Iterator, Sequence
 
 from archipelago.cli import link_lines
 from archipelago.cli.formatting import amount, duration, number
-from cluster.status import IslandStatus, PhaseName, RunStatus
+from cluster.fleet.run_events import events_between
+from cluster.status import RunStatus
 
 NAMES = 3
 """The most islands that an announcement names; more are only counted."""
@@ -29,6 +30,9 @@ def line(status: RunStatus) -> str:
         f"tokens {amount(status['tokens_trained'])}, {amount(status['tokens_per_s'])}/s",
         "left -" if status["left_s"] is None else f"left {duration(status['left_s'])}",
     ]
+    if (expected := status.get("expected")) is not None and not expected["inside"]:
+        band = f"{number(expected['low'], 3)} to {number(expected['high'], 3)}"
+        parts.append(f"LOSS OUTSIDE its band {band}")
     if judging := judging_progress(status):
         parts.append(judging)
     if absent := [f"{i['island']} {i['state']}" for i in status["islands"] if i["state"] != "live"]:
@@ -46,50 +50,60 @@ def participants(status: RunStatus) -> str:
 
 
 def announce(before: RunStatus | None, after: RunStatus) -> list[str]:
-    """Return one line for each event between two statuses, with the elapsed time of the run."""
-    stamp = duration(after["elapsed_s"])
-    happened = [*_of_the_run(before, after), *_of_the_islands(before, after)]
-    return [f"{stamp}  {text}" for text in happened]
+    """Return one line for each event since a status, with the elapsed time of the run.
 
-
-def _of_the_run(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
-    phases: dict[PhaseName, str] = {
-        "starting": f"{after['run']} is starting {after['wanted']} islands",
-        "running": f"{after['run']} is running",
-        "stopping": "stopping: each fragment has its last round",
-        "finished": _end(after),
-    }
-    if before is None or before["phase"] != after["phase"]:
-        yield phases[after["phase"]]
+    The events are those that the fleet has recorded. Without them, as at the first look, they are
+    what the same rule finds between the two statuses. Islands with the same news share a line.
+    """
+    groups: dict[tuple[str, str], list[str]] = {}
+    for stamp, text, island in _news(before, after):
+        news = text.removeprefix(island) if island else text
+        groups.setdefault((stamp, news), []).extend([island] if island else [])
+    lines = [f"{stamp}  {_subject(names, news)}" for (stamp, news), names in groups.items()]
     known = before is not None and before.get("evaluation") is not None
     if (evaluation := after.get("evaluation")) is not None and not known:
         look_time, last_time = duration(evaluation["look_s"]), duration(evaluation["last_s"])
-        yield f"an evaluation takes {look_time}, the final one {last_time}"
-    yield from _of_the_alerts(before, after)
-    yield from link_lines.changes(before, after)
-    old_reason, new_reason = why_not_durable(before), why_not_durable(after)
-    if old_reason != new_reason:
-        yield f"not durable: {new_reason}" if new_reason else "durable again"
-    if (damage := damage_of(after)) and damage != damage_of(before):
-        yield f"damaged when the run came back: {damage}"
+        stamp = duration(after["elapsed_s"])
+        lines.append(f"{stamp}  an evaluation takes {look_time}, the final one {last_time}")
+    return lines
 
 
-def _end(status: RunStatus) -> str:
-    """Return how the run ended: by itself, or on request."""
-    moment = f"at t {status['t']} after {status['merges']} merges"
-    if (request := status.get("asked")) is None:
-        return f"finished {moment}"
-    return f"stopped {moment}, before t {status['steps']}: {request}"
+def _news(before: RunStatus | None, after: RunStatus) -> Iterator[tuple[str, str, str]]:
+    """Yield each event: its time, its text, and the island that the text begins with or empty."""
+    if before is None or "events" not in after:
+        stamp = duration(after["elapsed_s"])
+        for event in events_between(before, after):
+            yield stamp, event.text, _named(event.text, event.island)
+        return
+    known = before.get("events") or ()
+    newest = known[-1]["unix_s"] if known else -math.inf
+    for seen in after["events"]:
+        announced = seen["elapsed_s"] < before["elapsed_s"] if not known else False
+        same_phase = seen["kind"] == "phase" and before["phase"] == after["phase"] and not known
+        if seen["unix_s"] > newest and not announced and not same_phase:
+            yield duration(seen["elapsed_s"]), seen["text"], _named(seen["text"], seen["island"])
 
 
-def _of_the_alerts(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
-    """Yield a line for each alert that has begun, and one if no alert is left."""
-    old_alerts, new_alerts = (before or {}).get("alerts", []), after.get("alerts", [])
-    for alert in new_alerts:
-        if alert not in old_alerts:
-            yield f"ALERT: {alert}"
-    if old_alerts and not new_alerts:
-        yield "what the alerts were about is over"
+def _named(text: str, island: str | None) -> str:
+    return island if island is not None and text.startswith(f"{island} ") else ""
+
+
+PLURAL = {" is ": " are ", " has ": " have ", " was ": " were "}
+"""The verbs with which the news of an island begin, and those of several islands."""
+
+
+def _subject(names: Sequence[str], news: str) -> str:
+    """Return news with their subject: the islands, of which many are only counted."""
+    if not names:
+        return news
+    if len(names) == 1:
+        return f"island {names[0]}{news}"
+    for one, several in PLURAL.items():
+        if news.startswith(one):
+            news = several + news.removeprefix(one)
+            break
+    shown = f"islands {', '.join(names)}" if len(names) <= NAMES else f"{len(names)} islands"
+    return shown + news
 
 
 def why_not_durable(status: RunStatus | None) -> str:
@@ -100,44 +114,6 @@ def why_not_durable(status: RunStatus | None) -> str:
 def damage_of(status: RunStatus | None) -> str:
     """Return the damage that the last restart found in the run's files; empty if none."""
     return status["figures"].get("damage", "") if status and status["figures"] else ""
-
-
-def _of_the_islands(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
-    known = {i["island"]: i for i in before["islands"]} if before else {}
-    now = {i["island"]: i for i in after["islands"]}
-    islands_by_text: dict[str, list[str]] = defaultdict(list)
-    for name, island in now.items():
-        for text in _changes(known.get(name), island):
-            islands_by_text[text].append(name)
-    for name in known:
-        if name not in now:
-            islands_by_text["gone from the run"].append(name)
-    for text, names in islands_by_text.items():
-        yield f"{_subject(names)} {text}"
-
-
-def _subject(names: Sequence[str]) -> str:
-    if len(names) == 1:
-        return f"island {names[0]} is"
-    if len(names) <= NAMES:
-        return f"islands {', '.join(names)} are"
-    return f"{len(names)} islands are"
-
-
-def _changes(was: IslandStatus | None, now: IslandStatus) -> Iterator[str]:
-    if was and was["state"] == now["state"] and was["life"] == now["life"]:
-        return
-    because = f": {now['why']}" if now["why"] else ""
-    match now["state"]:
-        case "live":
-            yield "live" if now["life"] <= 1 else f"back as life {now['life']}"
-        case "lost" | "quarantined" | "draining" | "waiting" | "set aside":
-            yield f"{now['state']}{because}"
-        case "left":
-            yield "drained and gone"
-        case "starting" | "joining":
-            if was and was["state"] == "live":
-                yield f"{now['state']} again{because}"
 
 
 def judging_progress(status: RunStatus) -> str:

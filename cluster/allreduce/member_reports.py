@@ -37,9 +37,11 @@ class MemberReports:
     def spent(self, loss: float | None = None, **seconds: float) -> None:
         """Account the time since the last call, or since the last activity ended.
 
-        `seconds`: by the names of `Vitals`; the rest is copying. `loss`: a new latest loss.
+        `seconds`: by the names of `Vitals`; the rest is copying. `loss`: that of a new step.
         """
-        self._loss = self._loss if loss is None else loss
+        if loss is not None:
+            self._loss = loss
+            self._clock.learned(loss)
         parts = {key: seconds[name] for key, name in OF_VITALS.items() if name in seconds}
         self._clock.split(parts)
 

@@ -24,6 +24,7 @@ names its place in the notation of `--set`: `sync.every`, `islands.0.count`.
     toml             values and tables in TOML notation
     rule             converts a configuration to `coordinator.state.Rule`
     data_tables      the tables of the training data
+    monitor_tables   the law of the expected loss, `[monitor.law]`
     data_checks      checks between the fields of the training data
     interval_inputs  the inputs of `sync.every = "auto"`, and its resolved form
     fault_kinds      the table of all kinds of fault injection

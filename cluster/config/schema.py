@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from cluster.config.data_tables import DataConfig, MixtureConfig
 from cluster.config.fault_tables import Attack, FailurePolicy, FaultsConfig, Harm, PlannedFault
 from cluster.config.machine_tables import EvaluatorConfig, IslandGroup, Machines, MeshConfig
+from cluster.config.monitor_tables import LossLaw
 from cluster.config.table import Table
 from cluster.config.toml import table_block
 from cluster.config.tracker_names import tracker_name
@@ -49,6 +50,7 @@ __all__ = [
     "FaultsConfig",
     "Harm",
     "IslandGroup",
+    "LossLaw",
     "Machines",
     "MeshConfig",
     "MixtureConfig",
@@ -107,6 +109,12 @@ class MonitorConfig(Table):
     """Seconds between two evaluations of the global model."""
     evaluator: EvaluatorConfig = EvaluatorConfig()
     """Machines of the evaluator: table [monitor.evaluator]."""
+    expected: Annotated[str, Field(min_length=1)] | None = None
+    """Expected held-out loss: a CSV file, a run (its directory or name), or "law"."""
+    expected_band: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """Half the width of the band around the expected loss, as a share of it."""
+    law: LossLaw | None = None
+    """The law of `expected = "law"`: table [monitor.law]. Default: a published law for text."""
     refresh_s: Positive = 0.5
     """Seconds between two looks at the status of the run."""
     metrics_mb: Count = 64

@@ -31,13 +31,18 @@ and is pure; `reconcile_loop` observes, asks it, and carries its actions out ove
     tracebacks       tracebacks of processes that broke, as files of the run directory
     run_records      what the keeper records at each look: metrics.jsonl, events.jsonl, trackers
     metrics_row      the rows of metrics.jsonl: a status with flat columns
+    event_kinds      an event of a run as data
     run_events       the events between two statuses; pure
+    trouble_events   the events about troubles: alerts, durability, the loss, links; pure
     run_identity     the figures of a summary that identify a run, and its cost
     tracking         the trackers of a run, each on a thread of its own
     tracker          the interface of a tracker
     tracked_values   the values that trackers are given; pure
     tracker_tensorboard  the tracker `tensorboard`
     tracker_wandb    the tracker `wandb`
+    expected_loss    the loss expected after so many tokens, with a band; pure
+    expected_source  where that comes from: a CSV file, an earlier run, a law
+    loss_course      the loss of a run beside the expected one
     metrics          every metric, declared once
     exporter         the Prometheus target of a run
     http_port        the answers of that port: /, /events, /metrics, /status, /healthz

@@ -52,7 +52,7 @@ class Fleet:
         self._run_dir = run_dir
         self._requests = Requests(run_dir.name, config, cluster.nodes)
         self._inbox = IslandInbox(config.faults.policy)
-        self._board = StatusBoard(run_dir.name, config)
+        self._board = StatusBoard(run_dir, config)
         start = FleetStart(namespace, detached, auth, token, resumes, from_stored)
         self._keeper = Keeper(
             config, run_dir, cluster, start, self._requests, self._inbox, self._board

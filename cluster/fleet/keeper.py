@@ -180,6 +180,7 @@ class Keeper:
                 return earlier_outcome
         else:
             self._bring_up(own.number)
+        self._board.course.begin(self._layout.parameters)
         self.up.set()
         self._remember()
         address, start = self._cluster.address(), self._start
@@ -208,6 +209,7 @@ class Keeper:
             self._publish_alerts()
         if (status := self._board.published()) is not None:
             self._records.look(status)
+            self._board.publish_events(self._records.recent)
         if view.phase is not Phase.FINISHED:
             self._shutdown.not_yet()
             return None
@@ -263,6 +265,6 @@ class Keeper:
         errors, end = self.errors, self._shutdown.trouble
         alerts = (
             errors.trouble, errors.unheard, end, self._memory.trouble, self._exporter.tend(),
-            self._records.trouble,
+            self._records.trouble, self._board.course.trouble,
         )  # fmt: skip
         self._board.publish_alerts(each for each in alerts if each is not None)

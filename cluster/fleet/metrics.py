@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias, get_args
 
 from cluster.failures import Reason, Unjudged
+from cluster.fleet.run_identity import versions
 from cluster.status import IslandState, RunStatus
 from coordinator.protocol import Fate
 
@@ -63,6 +64,8 @@ def _figure(key: str) -> Callable[[RunStatus], Iterator[MetricSample]]:
 
 
 OF_ISLAND, OF_LINK = ("group", "island"), ("link", "direction")
+BUILD = ("archipelago", "python", "ray", "jax")
+"""The versions that `build_info` has as labels."""
 
 
 def _each(
@@ -79,6 +82,22 @@ def _each(
 
 
 _islands, _links = partial(_each, "islands", OF_ISLAND), partial(_each, "links", OF_LINK)
+
+
+def _expected(key: str) -> Callable[[RunStatus], Iterator[MetricSample]]:
+    """Return a function that reads a value of the comparison with the expected loss."""
+
+    def read(status: RunStatus) -> float | None:
+        expected: Mapping[str, Any] | None = status.get("expected")
+        return None if expected is None else float(expected[key])
+
+    return _one(read)
+
+
+@cache
+def _build() -> tuple[str, ...]:
+    found = versions()
+    return tuple(found.get(name, "unknown") for name in BUILD)
 
 
 def _activities(status: RunStatus) -> Iterator[MetricSample]:
@@ -118,6 +137,18 @@ METRICS = (
     Declared("heldout_loss_nats", Kind.GAUGE,
              "Held-out loss of the syncer's model per token, on a sample.",
              _one(lambda s: s["heldout"][-1][1] if s["heldout"] else None)),
+    Declared("expected_loss_nats", Kind.GAUGE, "Held-out loss that is expected after so many "
+             "tokens, `monitor.expected`.", _expected("loss")),
+    Declared("expected_loss_low_nats", Kind.GAUGE, "Lower end of the band of the expected loss.",
+             _expected("low")),
+    Declared("expected_loss_high_nats", Kind.GAUGE, "Upper end of the band of the expected loss.",
+             _expected("high")),
+    Declared("loss_inside_band", Kind.GAUGE, "1 while the held-out loss is inside the band of the "
+             "expected one.", _expected("inside")),
+    Declared("loss_spikes", Kind.COUNTER, "Training losses of an island above six deviations over "
+             "128 steps.", _figure("loss_spikes")),
+    Declared("build_info", Kind.GAUGE, "1; the labels are versions.",
+             lambda _: [(_build(), 1.0)], BUILD),
     Declared("syncer_step", Kind.GAUGE, "The syncer's clock t.", _one(lambda s: s["t"])),
     Declared("syncer_steps_wanted", Kind.GAUGE, "The syncer step at which the run ends, T.",
              _one(lambda s: s["steps"])),
@@ -212,6 +243,10 @@ METRICS = (
     Declared("island_cosine_ratio", Kind.GAUGE,
              "Cosine of the last contribution to the mean of the others.",
              _islands("cosine"), OF_ISLAND),
+    Declared("island_slow", Kind.GAUGE, "1 while it is slower than the others of its group by "
+             "a factor of 1.25.", _islands("slow"), OF_ISLAND),
+    Declared("island_loss_spikes", Kind.COUNTER, "Training losses above six deviations over 128 "
+             "steps.", _islands("loss_spikes"), OF_ISLAND),
     Declared("island_restarts", Kind.COUNTER, "Lives after the first.", _islands("restarts"),
              OF_ISLAND),
     Declared("link_bytes", Kind.COUNTER, "Bytes of contributions (up) and publications (down).",

@@ -26,6 +26,12 @@ class MetricsColumns(TypedDict):
     """The syncer step of the model of `heldout_loss`."""
     train_loss: float | None
     """The mean loss of the live islands' last steps, in nats per token; None: not known."""
+    expected_loss: float | None
+    """The held-out loss that was expected of `heldout_loss`'s model; None: none was."""
+    expected_low: float | None
+    """The lower end of its band."""
+    expected_high: float | None
+    """The upper end of its band."""
 
 
 COLUMNS = frozenset(MetricsColumns.__annotations__) | frozenset(Figures.__annotations__)
@@ -40,12 +46,16 @@ def columns(status: RunStatus, unix_s: float) -> dict[str, object]:
         for each in status["islands"]
         if each["state"] == "live" and each["loss"] is not None and math.isfinite(each["loss"])
     ]
+    expected = status.get("expected")
     own: MetricsColumns = {
         "schema": SCHEMA,
         "unix_s": unix_s,
         "heldout_loss": loss,
         "heldout_t": t,
         "train_loss": fmean(losses) if losses else None,
+        "expected_loss": None if expected is None else expected["loss"],
+        "expected_low": None if expected is None else expected["low"],
+        "expected_high": None if expected is None else expected["high"],
     }
     figures = status["figures"] or dict.fromkeys(Figures.__annotations__)
     return {**own, **figures}
@@ -53,7 +63,9 @@ def columns(status: RunStatus, unix_s: float) -> dict[str, object]:
 
 def metrics_line(status: RunStatus, unix_s: float) -> str:
     """Return a status as a line of metrics.jsonl; `unix_s`: its time, in seconds since 1970."""
-    return json_text({**columns(status, unix_s), **status, "heldout": sketched(status["heldout"])})
+    row = {**columns(status, unix_s), **status, "heldout": sketched(status["heldout"])}
+    row.pop("events", None)  # they are in events.jsonl
+    return json_text(row)
 
 
 def last_status(status: RunStatus, summary: Mapping[str, object]) -> RunStatus:

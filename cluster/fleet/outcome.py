@@ -34,6 +34,7 @@ SUMMARY_FIELDS = {
     "island_seconds": "Seconds of each island with its devices, by activity.",
     "ideal_step_s": "Median over the islands of the ideal step time, in seconds.",
     "step_deviation_s": "Median over the islands of the mean deviation from it, in seconds.",
+    "loss_spikes": "Training losses of an island above six deviations over 128 steps, all islands.",
     "uptime": "Share of the time from the first step to the end in which some learner advanced.",
     "failures": "Islands' failures by reason: exceptions, useless messages, a full object store.",
     "faults": "Faults that were injected on purpose.",

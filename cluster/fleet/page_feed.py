@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from cluster.status import RunStatus
+from cluster.status import EventStatus, RunStatus
 
 POINTS_KEPT = 512
 """The most points of each curve; when there are more, every other older one is dropped."""
@@ -20,6 +20,9 @@ EVENTS_KEPT = 100
 """The newest events that are kept."""
 ROWS_READ = 500
 """The most lines of an earlier part of the run that are read, evenly spread over the file."""
+
+ExpectedPart = tuple[float, float, float]
+"""An expected loss, and the ends of its band."""
 
 
 class Mark(NamedTuple):
@@ -33,23 +36,14 @@ class Mark(NamedTuple):
     goodput: float | None
 
 
-class PageEvent(NamedTuple):
-    """A change of a run, with its reason."""
-
-    elapsed_s: float
-    subject: str
-    """An island, or "run"."""
-    state: str
-    why: str
-
-
 class PageFeed:
     """The content of one run's page; for one thread."""
 
     def __init__(self) -> None:
         self._last: RunStatus | None = None
         self._marks: list[Mark] = []
-        self._events = deque[PageEvent](maxlen=EVENTS_KEPT)
+        self._events = deque[EventStatus](maxlen=EVENTS_KEPT)
+        self._expected: dict[int, ExpectedPart] = {}
         self.number = 0
         """The number of the status that was seen last; it grows with each one."""
 
@@ -58,8 +52,10 @@ class PageFeed:
         before = self._last
         if before is not None and _moment(before) == _moment(status):
             return False
-        self._events.extend(changes(before, status))
+        known = self._events[-1]["unix_s"] if self._events else -math.inf
+        self._events.extend(each for each in status.get("events", ()) if each["unix_s"] > known)
         self._last, self.number = status, self.number + 1
+        self._expect(status)
         mark = _mark(status)
         if self._marks and mark.elapsed_s <= self._marks[-1].elapsed_s:
             return True
@@ -73,10 +69,10 @@ class PageFeed:
         status = self._last
         return {
             "number": self.number,
-            "status": status,
+            "status": None if status is None else {**status, "events": []},
             "loss": [] if status is None else [*self._losses(status)],
             "marks": [[*mark] for mark in self._marks],
-            "events": [event._asdict() for event in reversed(self._events)],
+            "events": [*reversed(self._events)],
         }
 
     def update(self) -> dict[str, Any]:
@@ -85,7 +81,11 @@ class PageFeed:
         return {**content, "marks": content["marks"][-1:]}
 
     def _losses(self, status: RunStatus) -> Iterator[list[float | None]]:
-        """Yield each held-out loss with its t, tokens and seconds, as far as they were seen."""
+        """Yield each held-out loss as t, tokens, seconds, loss, and the expected loss and band.
+
+        The tokens are those of the first look with this t. If nothing was expected of a loss, the
+        last three are left out.
+        """
         marks = iter(self._marks)
         mark = next(marks, None)
         curve = cast("Sequence[tuple[int, float | None]]", status.get("heldout", ()))
@@ -94,7 +94,16 @@ class PageFeed:
                 mark = next(marks, None)
             at = mark or (self._marks[-1] if self._marks else None)
             if at is not None and loss is not None and math.isfinite(loss):
-                yield [t, at.tokens, at.elapsed_s, loss]
+                yield [t, at.tokens, at.elapsed_s, loss, *self._expected.get(t, ())]
+
+    def _expect(self, status: RunStatus) -> None:
+        """Keep what was expected of the newest loss, as long as the curve has its point."""
+        if (expected := status.get("expected")) is None:
+            return
+        self._expected[expected["t"]] = expected["loss"], expected["low"], expected["high"]
+        if len(self._expected) > 2 * POINTS_KEPT:
+            kept = {t for t, _ in status["heldout"]}
+            self._expected = {t: each for t, each in self._expected.items() if t in kept}
 
     def read_back(self, path: Path) -> None:
         """See some lines of the metrics log of an earlier process, evenly spread over the file."""
@@ -102,9 +111,9 @@ class PageFeed:
             self.see(row)
 
 
-def _moment(status: RunStatus) -> tuple[float, Sequence[str]]:
-    """Return the facts that change with every look, or with an alert between two looks."""
-    return status["elapsed_s"], status.get("alerts", [])
+def _moment(status: RunStatus) -> tuple[float, Sequence[str], float]:
+    """Return the facts that change with every look, or with alerts or events between two looks."""
+    return status["elapsed_s"], status.get("alerts", []), _newest(status)
 
 
 def _mark(status: RunStatus) -> Mark:
@@ -120,25 +129,10 @@ def _mark(status: RunStatus) -> Mark:
     )
 
 
-def changes(before: RunStatus | None, after: RunStatus) -> list[PageEvent]:
-    """Return the events between two statuses, each with its reason."""
-    if before is None:
-        return []
-    at_s, found = after["elapsed_s"], list[PageEvent]()
-    if before["phase"] != after["phase"]:
-        found.append(PageEvent(at_s, "run", after["phase"], after.get("asked") or ""))
-    old = {each["island"]: each for each in before["islands"]}
-    for island in after["islands"]:
-        was = old.pop(island["island"], None)
-        if was is None or (was["state"], was["life"]) != (island["state"], island["life"]):
-            found.append(PageEvent(at_s, island["island"], island["state"], island["why"]))
-    found += [PageEvent(at_s, name, "gone", "it has left the run") for name in old]
-    if (faults := after["faults"] - before["faults"]) > 0:
-        found.append(PageEvent(at_s, "run", "fault", f"{faults} injected on purpose"))
-    alerts: Sequence[str] = before.get("alerts", [])
-    new_alerts = [alert for alert in after.get("alerts", []) if alert not in alerts]
-    found += [PageEvent(at_s, "run", "alert", alert) for alert in new_alerts]
-    return found
+def _newest(status: RunStatus) -> float:
+    """Return the time of the newest event, in seconds since 1970; minus infinity without one."""
+    events = status.get("events") or ()
+    return events[-1]["unix_s"] if events else -math.inf
 
 
 def _sampled(path: Path) -> Iterator[RunStatus]:

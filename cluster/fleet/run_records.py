@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from cluster.config.schema import Config
+from cluster.fleet.event_kinds import EVENT_FIELDS, RunEvent
 from cluster.fleet.metrics_row import last_status, metrics_line, status_of_row
 from cluster.fleet.requests import Requests
 from cluster.fleet.run_events import (
     InjectedFault,
-    RunEvent,
     events_between,
     fault_events,
     scale_events,
 )
 from cluster.fleet.tracking import Trackers
 from cluster.names import group_name
-from cluster.status import RunStatus
-from cluster.storage.metrics_log import EVENTS, EVENTS_MB, LOOKS, MetricsLog, last_look
+from cluster.status import EventStatus, RunStatus
+from cluster.storage.files import json_text
+from cluster.storage.metrics_log import EVENTS, EVENTS_MB, LOOKS, MetricsLog, last_lines, last_look
 from coordinator.protocol import Island
 
 log = logging.getLogger("archipelago.fleet")
+EVENTS_SHOWN = 64
+"""The newest events that a status has; a terminal that looks every few seconds misses none."""
 
 
 class RunRecords:
@@ -52,6 +57,8 @@ class RunRecords:
         self._before: RunStatus | None = None
         self._wanted: dict[str, int] = {}
         self._trackers = Trackers()
+        self.recent: tuple[EventStatus, ...] = ()
+        """The newest events, oldest first; also those of an earlier fleet."""
         self._metrics: MetricsLog
         self._events: MetricsLog
 
@@ -62,6 +69,7 @@ class RunRecords:
         """
         self._before = _last_status(self._run_dir)
         self._wanted = _by_group(self._requests.desired)
+        self.recent = _last_events(self._run_dir)
         self._metrics = MetricsLog(self._run_dir / LOOKS, self._config.monitor.metrics_mb)
         self._events = MetricsLog(self._run_dir / EVENTS, EVENTS_MB)
         before = self._before
@@ -106,8 +114,11 @@ class RunRecords:
         self._trackers.end(summary)
 
     def _note(self, events: Iterable[RunEvent], status: RunStatus, unix_s: float) -> None:
-        for event in events:
-            self._events.write(event.line(status, unix_s))
+        seen = [event.seen(status, unix_s) for event in events]
+        for each in seen:
+            self._events.write(json_text(each))
+            log.info("%s", each["text"])
+        self.recent = (*self.recent, *seen)[-EVENTS_SHOWN:]
 
 
 def _last_status(run_dir: Path) -> RunStatus | None:
@@ -121,6 +132,22 @@ def _last_status(run_dir: Path) -> RunStatus | None:
     except (OSError, ValueError, TypeError, KeyError) as error:
         log.warning("the last line of %s is ignored: %r", LOOKS, error)
         return None
+
+
+def _last_events(run_dir: Path) -> tuple[EventStatus, ...]:
+    """Return the newest events that an earlier fleet has recorded; damaged lines are left out."""
+    found: list[EventStatus] = []
+    try:
+        for line in last_lines(run_dir / EVENTS, EVENTS_SHOWN):
+            try:
+                plain: Any = json.loads(line)
+                if plain.keys() >= EVENT_FIELDS.keys():
+                    found.append(plain)
+            except (ValueError, AttributeError):
+                continue
+    except OSError as error:
+        log.warning("%s is ignored: %r", EVENTS, error)
+    return tuple(found)
 
 
 def _by_group(islands: Iterable[Island]) -> dict[str, int]:

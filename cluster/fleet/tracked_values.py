@@ -10,6 +10,7 @@ from cluster.status import RunStatus
 FIGURES = {
     "goodput": "goodput/goodput",
     "uptime": "goodput/uptime",
+    "loss_spikes": "train/loss_spikes",
     "up_bytes": "wire/up_bytes",
     "down_bytes": "wire/down_bytes",
     "staleness": "merge/staleness",
@@ -52,6 +53,8 @@ def _values(status: RunStatus) -> Iterator[tuple[str, float]]:
     yield "faults/injected", status["faults"]
     yield "faults/failures", sum(status["failures"].values())
     yield "tokens/trained", status["tokens_trained"]
+    if (expected := status.get("expected")) is not None:
+        yield "eval/expected_loss", expected["loss"]
     for figure, name in FIGURES.items():
         value = (status["figures"] or {}).get(figure)
         if isinstance(value, int | float):

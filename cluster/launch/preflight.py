@@ -18,6 +18,7 @@ from cluster.config.interval_inputs import bounds_of
 from cluster.config.load import Draft
 from cluster.config.schema import Config, Machines
 from cluster.config.values import AUTO
+from cluster.fleet.expected_source import check_expected
 from cluster.fleet.tracking import check_trackers
 from cluster.launch.initial_source import (
     COPY,
@@ -199,6 +200,8 @@ def _layout(draft: Draft, found: _Found) -> Layout | None:
     is_our_task, data_is_sound = config.task.target is None, draft.sound("data", "run.seed")
     if draft.sound("task.preset", "task.target", "task.options") and (is_our_task or data_is_sound):
         task = found.ask(lambda: task_of(config))
+    if task is not None and draft.sound("monitor"):
+        found.say(*check_expected(config, task.vocabulary))
     if task is not None and (shapes := found.ask(lambda: shapes_of(task))) is not None:
         unfit = of_parameters(task, shapes)
         found.say(*unfit)

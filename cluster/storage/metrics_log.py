@@ -21,6 +21,8 @@ EVENTS, EVENTS_MB = "events.jsonl", 16
 """The name of the events in the run directory, a file of the same kind, and its size in MB."""
 BLOCK = 2**16
 """Bytes that are read at once, from the end."""
+LINES_BLOCKS = 4
+"""Blocks at the end of a file in which `last_lines` looks."""
 MEGABYTE = 10**6
 
 
@@ -71,6 +73,23 @@ def _thinned(lines: Iterator[bytes], older: int) -> Iterator[bytes]:
         read += len(line)
         if keep:
             yield line
+
+
+def last_lines(path: Path, most: int) -> list[bytes]:
+    """Return the last complete lines, oldest first; only the end of the file is read.
+
+    Lines before the last `LINES_BLOCKS` blocks are left out.
+
+    Errors: `OSError` if the file is there and cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            start = file.seek(max(0, size - BLOCK * LINES_BLOCKS))
+            lines = file.read().split(b"\n")[:-1]
+            return lines[1 if start else 0 :][-most:]
+    except FileNotFoundError:
+        return []
 
 
 def last_look(path: Path) -> str | None:

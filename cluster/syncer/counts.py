@@ -44,6 +44,8 @@ class Watched:
     """The newest vitals."""
     computing_before_s: float = 0.0
     """Computing seconds of all earlier lives."""
+    spikes_before: int = 0
+    """Loss spikes of all earlier processes."""
     contributions: int = 0
     """Contributions that arrived and were not discarded on arrival."""
     cosine: float | None = None

@@ -40,6 +40,7 @@ def heard(counts: Counts, life: Life, vitals: Vitals, now_s: float) -> None:
     same = vitals.process == watched.vitals.process if vitals.process else False
     if not (same or watched.vital_life == life):
         watched.computing_before_s += watched.vitals.computing_s
+        watched.spikes_before += watched.vitals.loss_spikes
     watched.vital_life, watched.vitals = life, vitals
     watched.time.reported(vitals, now_s)
 

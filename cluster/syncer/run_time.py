@@ -74,6 +74,7 @@ class RunTime:
         for island, why in slow_islands(islands).items():
             shown = next(each for each in islands if each["island"] == island)
             shown["why"] = f"{shown['why']}; {why}" if shown["why"] else why
+            shown["slow"] = True
         after: RunStatus = {**status, "islands": islands}
         if figures is not None:
             rolling = self._rolling(budgets, now_s)
@@ -81,6 +82,7 @@ class RunTime:
                 **figures,
                 "badput_s": badput_s(counts),
                 "rolling_goodput": rolling,
+                "loss_spikes": loss_spikes(counts),
             }
         return after
 
@@ -146,6 +148,8 @@ def _timed(
         "recent_s": _in_order(recent[name]),
         "ideal_step_s": vitals.ideal_step_s or None,
         "step_deviation_s": vitals.step_deviation_s if vitals.ideal_step_s else None,
+        "loss_spikes": watched.spikes_before + vitals.loss_spikes,
+        "slow": False,
     }
 
 
@@ -217,7 +221,13 @@ def summary(counts: Counts) -> dict[str, object]:
         "goodput_s": goodput_s(counts),
         "ideal_step_s": statistics.median(ideal_s) if ideal_s else None,
         "step_deviation_s": statistics.median(each for _, each in steps) if steps else None,
+        "loss_spikes": loss_spikes(counts),
     }
+
+
+def loss_spikes(counts: Counts) -> int:
+    """Return the spikes of the training loss of all islands over all their lives."""
+    return sum(each.spikes_before + each.vitals.loss_spikes for each in counts.islands.values())
 
 
 def goodput_s(counts: Counts) -> float:

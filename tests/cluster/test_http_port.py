@@ -18,13 +18,14 @@ import pytest
 
 from cluster.config.schema import MonitorConfig
 from cluster.fleet import http_server
+from cluster.fleet.event_kinds import RunEvent
 from cluster.fleet.exporter import Exporter
 from cluster.fleet.http_access import LINK_S, LINKS_KEPT, Access, AskedPage, Verdict
 from cluster.fleet.http_port import page_files
-from cluster.fleet.page_feed import EVENTS_KEPT, POINTS_KEPT, PageFeed, changes
+from cluster.fleet.page_feed import EVENTS_KEPT, POINTS_KEPT, PageFeed
 from cluster.launch.page_link import page_link
 from cluster.launch.remote_status import status_at
-from cluster.status import RunStatus
+from cluster.status import EventStatus, RunStatus
 from cluster.storage.files import json_text
 from cluster.storage.runs import TARGET, TOKEN
 from coordinator.errors import UserMistake
@@ -197,11 +198,13 @@ def test_stream_sends_the_whole_page_and_then_what_changes(port: Opened) -> None
         killed = {"state": "lost", "why": "killed on purpose"}
         port.status["islands"] = [{**port.status["islands"][0], **killed}]
         port.status["elapsed_s"] += 1.0
+        lost = RunEvent("loss", "killed on purpose", "local-0 is lost: killed on purpose")
+        port.status["events"] = [lost.seen(port.status, 100.0)]
         kind, update = next_event(stream)
         assert time.monotonic() - began_s < 2.0, "a kill is visible within 2 s"
         assert kind == "update"
-        event = next(each for each in update["events"] if each["state"] == "lost")
-        assert event["why"] == "killed on purpose"
+        assert [each["why"] for each in update["events"]] == ["killed on purpose"]
+        assert update["status"]["islands"][0]["state"] == "lost"
         assert len(update["marks"]) == 1
 
 
@@ -260,37 +263,34 @@ def test_feed_gives_losses_their_tokens_and_times() -> None:
     assert losses == [[2, 200, 20.0, 5.0], [5, 500, 50.0, 4.0]]
     assert not feed.see(at(50.0, 5)), "the same look"
     assert feed.see(at(50.0, 5, alerts=["it burns"]))
-    assert feed.content()["events"][0]["why"] == "it burns"
+
+
+def event(unix_s: float, text: str) -> EventStatus:
+    return RunEvent("alert", text, f"ALERT: {text}").seen(a_status(islands=1), unix_s)
 
 
 def test_feed_keeps_no_more_than_a_page_shows() -> None:
     feed = PageFeed()
     for step in range(3 * POINTS_KEPT):
-        state = "live" if step % 2 else "lost"
-        islands = [{**a_status(islands=1)["islands"][0], "state": state}]
-        feed.see(at(float(step), step, islands=islands))
+        newest = [event(float(each), str(each)) for each in range(max(0, step - 3), step)]
+        feed.see(at(float(step), step, events=newest))
     content = feed.content()
     assert POINTS_KEPT // 2 < len(content["marks"]) <= POINTS_KEPT
     assert content["marks"][0][1] == 0
     assert content["marks"][-1][1] == 3 * POINTS_KEPT - 1
-    assert len(content["events"]) == EVENTS_KEPT
-    assert content["events"][0]["elapsed_s"] > content["events"][-1]["elapsed_s"]
+    assert [each["unix_s"] for each in content["events"]] == [
+        float(3 * POINTS_KEPT - 2 - each) for each in range(EVENTS_KEPT)
+    ], "the newest first, each once"
+    assert content["status"]["events"] == [], "they are sent once"
 
 
-def test_every_change_of_an_island_is_an_event_with_its_reason() -> None:
-    before = at(1.0, 1)
-    gone, kept = before["islands"]
-    after = at(
-        2.0, 2, islands=[{**kept, "life": kept["life"] + 1, "why": "joined again"}], faults=1
-    )
-    after["faults"] = before["faults"] + 1
-    found = {(each.subject, each.state): each.why for each in changes(before, after)}
-    assert found == {
-        (kept["island"], kept["state"]): "joined again",
-        (gone["island"], "gone"): "it has left the run",
-        ("run", "fault"): "1 injected on purpose",
-    }
-    assert changes(None, after) == []
+def test_event_that_comes_after_its_look_is_shown() -> None:
+    """The keeper finds the events of a status after it has published the status."""
+    feed, look = PageFeed(), at(10.0, 1)
+    assert feed.see(look)
+    assert feed.see({**look, "events": [event(5.0, "it burns")]})
+    assert not feed.see({**look, "events": [event(5.0, "it burns")]})
+    assert [each["text"] for each in feed.content()["events"]] == ["ALERT: it burns"]
 
 
 def test_page_of_a_resumed_run_shows_its_earlier_part(tmp_path: Path) -> None:

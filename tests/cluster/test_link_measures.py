@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from archipelago.cli.link_lines import changes, troubles
+from archipelago.cli.link_lines import troubles
+from cluster.fleet.trouble_events import link_events
 from cluster.syncer.link_measures import (
     DOWN_S,
     INTERVAL_S,
@@ -231,7 +232,11 @@ def test_troubles_of_links_are_told_once_and_ended() -> None:
     }  # fmt: skip
     usual["links"], slow["links"] = [row], [{**row, "slow": True}]
     text = "the link of eu to the shards is slow: 12.0Mbit/s, usually 80.0Mbit/s"
-    assert [*changes(usual, slow)] == [text] == troubles(slow)
-    assert not [*changes(slow, slow)]
-    assert [*changes(slow, usual)] == ["the link of eu to the shards is as usual again"]
+    assert troubles(slow) == [text]
+    (begun,) = link_events(usual, slow)
+    assert begun.text == "the link of eu to the shards is slow: under half of its usual rate"
+    assert not [*link_events(slow, slow)]
+    assert [each.text for each in link_events(slow, usual)] == [
+        "the link of eu to the shards is as usual again"
+    ]
     assert not troubles(usual)

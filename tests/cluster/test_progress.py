@@ -14,7 +14,8 @@ from archipelago.cli.live_table import render
 from archipelago.cli.status_lines import announce, line
 from archipelago.cli.table_view import TableView
 from archipelago.cli.tables import summary_table
-from cluster.status import RunStatus
+from cluster.fleet.event_kinds import EventKind, RunEvent
+from cluster.status import EventStatus, RunStatus
 
 SUMMARY: dict[str, Any] = {
     "heldout_loss": 2.3118,
@@ -240,8 +241,9 @@ def test_death_and_return_are_announced() -> None:
     assert announce(alive, lost) == ["2:07  island local-2 is lost: killed (fault plan)"]
     assert announce(lost, joining) == []
     assert announce(joining, back) == ["2:07  island local-2 is back as life 2"]
-    assert announce(alive, back) == ["2:07  island local-2 is back as life 2"]
-    assert announce(alive, joining) == ["2:07  island local-2 is joining again: compiles"]
+    ended = "2:07  island local-2 was lost: its life 1 has ended"
+    assert announce(alive, back) == [ended, "2:07  island local-2 is back as life 2"]
+    assert announce(alive, joining) == [ended]
 
 
 @pytest.mark.parametrize(
@@ -249,7 +251,7 @@ def test_death_and_return_are_announced() -> None:
     [
         ("draining", "asked to", "draining: asked to"),
         ("quarantined", "norm", "quarantined: norm"),
-        ("left", "done", "drained and gone"),
+        ("set aside", "it broke", "set aside: it broke"),
         ("lost", "", "lost"),
     ],
 )
@@ -268,6 +270,22 @@ def test_change_of_several_islands_is_announced_once() -> None:
     assert announce(before, all_of_them) == ["2:07  5 islands are live"]
 
 
+def test_recorded_events_are_announced_once_whatever_the_statuses_show() -> None:
+    """Faults and scalings are in no status, and a loss between two looks is seen by the fleet."""
+
+    def seen(unix_s: float, kind: EventKind, text: str, island: str | None = None) -> EventStatus:
+        return RunEvent(kind, "", text, island).seen(a_status(), unix_s)
+
+    first = seen(100.0, "fault", "local-2: kill on purpose: the plan", "local-2")
+    both = [seen(101.0, "loss", f"{name} is lost: killed", name) for name in ("local-1", "local-2")]
+    before, after = a_status(), a_status()
+    before["events"], after["events"] = [first], [first, *both]
+    assert announce(before, after) == ["2:07  islands local-1, local-2 are lost: killed"]
+    assert announce(after, after) == []
+    assert announce(a_status(), before) == ["2:07  local-2: kill on purpose: the plan"]
+    assert announce(None, after) == ["2:07  demo-1 is running", "2:07  4 islands are live"]
+
+
 def test_island_that_is_gone_is_announced() -> None:
     fewer = a_status()
     del fewer["islands"][3]
@@ -280,10 +298,10 @@ def test_phases_of_a_run_are_announced() -> None:
         island["state"] = "starting"
     starting["phase"], stopping["phase"], finished["phase"] = "starting", "stopping", "finished"
     assert announce(None, starting) == ["2:07  demo-1 is starting 4 islands"]
-    assert announce(a_status(), stopping) == ["2:07  stopping: each fragment has its last round"]
-    assert announce(stopping, finished) == ["2:07  finished at t 150 after 47 merges"]
+    assert announce(a_status(), stopping) == ["2:07  demo-1 is stopping: t 300 is reached"]
+    assert announce(stopping, finished) == ["2:07  demo-1 has finished at t 150 after 47 merges"]
     finished["asked"] = "Ctrl-C"
-    stopped = "2:07  stopped at t 150 after 47 merges, before t 300: Ctrl-C"
+    stopped = "2:07  demo-1 was stopped at t 150 after 47 merges, before t 300: Ctrl-C"
     assert announce(stopping, finished) == [stopped], "it does not look finished"
 
 
@@ -292,7 +310,7 @@ def test_alert_is_announced_once_and_again_when_it_is_over() -> None:
     full["alerts"] = ["there is no room"]
     assert announce(well, full) == ["2:07  ALERT: there is no room"]
     assert announce(full, full) == []
-    assert announce(full, well) == ["2:07  what the alerts were about is over"]
+    assert announce(full, well) == ["2:07  over: there is no room"]
     assert "ALERT: there is no room" in text(render(full))
     assert line(full).endswith("ALERT there is no room")
 
@@ -415,7 +433,7 @@ def test_cost_of_judging_is_announced_and_progress_shown() -> None:
 
 def test_damage_found_at_resume_is_announced_once_and_shown() -> None:
     before, after = a_status(), a_status()
-    before["figures"] = {"not_durable": ""}  # a status of an earlier version
+    before["figures"] = {"not_durable": "", "trouble": ""}  # a status of an earlier version
     after["figures"] = {"not_durable": "", "damage": "tape-0.arrow is not there"}
     said = "damaged when the run came back: tape-0.arrow is not there"
     assert announce(before, after) == [f"2:07  {said}"]

@@ -14,12 +14,12 @@ import pytest
 
 from cluster.config.load import parse
 from cluster.config.schema import Config
+from cluster.fleet.event_kinds import EVENT_FIELDS
 from cluster.fleet.metrics_row import COLUMNS, columns, metrics_line, status_of_row
 from cluster.fleet.outcome import SUMMARY_FIELDS
 from cluster.fleet.placement import Node
 from cluster.fleet.requests import Requests
 from cluster.fleet.run_events import (
-    EVENT_FIELDS,
     InjectedFault,
     events_between,
     fault_events,

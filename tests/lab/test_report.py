@@ -20,8 +20,8 @@ from archipelago.lab.report.run_record import read_run
 from archipelago.lab.report.run_report import read_runs, report_of
 from archipelago.lab.report.written import LARGEST_BYTES, ReportFormat, report_text
 from cluster.config.load import parse
+from cluster.fleet.event_kinds import RunEvent
 from cluster.fleet.metrics_row import metrics_line
-from cluster.fleet.run_events import RunEvent
 from cluster.fleet.status_view import starting_status
 from cluster.status import Figures, RunStatus
 from cluster.storage.files import write_json

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from cluster.config.monitor_tables import LossLaw
+
 DATA_PARALLEL = (18.129, -0.0953)
 """A and α of loss = A·N^α at 20 tokens per parameter, for data-parallel training."""
 REPLICAS: Mapping[int, tuple[float, float]] = {
@@ -22,7 +24,7 @@ REPLICAS: Mapping[int, tuple[float, float]] = {
 """A and α of loss = A·N^α at 20 tokens per parameter, by the number of replicas."""
 MOST_FITTED = 8
 """The largest number of replicas in the published fits."""
-IRREDUCIBLE, OF_SIZE, SIZE_POWER, OF_DATA, DATA_POWER = 1.69, 406.4, 0.34, 410.7, 0.28
+LAW = LossLaw()
 """E, A, α, B and β of loss = E + A/N^α + B/D^β."""
 
 
@@ -45,15 +47,15 @@ def _log_ratio(parameters: float, learners: int) -> float:
 
 def data_parallel(parameters: float, tokens: float) -> float:
     """Return the held-out loss of data-parallel training, in nats per token."""
-    return IRREDUCIBLE + OF_SIZE / parameters**SIZE_POWER + OF_DATA / tokens**DATA_POWER
+    return LAW.loss(parameters, tokens)
 
 
 def tokens_to(parameters: float, learners: int, target: float) -> float:
     """Return the tokens with which `learners` reach a loss; infinite if it cannot be reached."""
-    needed = target / ratio(parameters, learners) - IRREDUCIBLE - OF_SIZE / parameters**SIZE_POWER
-    return (OF_DATA / needed) ** (1 / DATA_POWER) if needed > 0 else math.inf
+    needed = target / ratio(parameters, learners) - LAW.loss(parameters, math.inf)
+    return (LAW.b / needed) ** (1 / LAW.beta) if needed > 0 else math.inf
 
 
 def best_loss(parameters: float, learners: int) -> float:
     """Return the loss that no number of tokens gets below, in nats per token."""
-    return ratio(parameters, learners) * (IRREDUCIBLE + OF_SIZE / parameters**SIZE_POWER)
+    return ratio(parameters, learners) * LAW.loss(parameters, math.inf)

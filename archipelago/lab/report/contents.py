@@ -36,6 +36,8 @@ class ReportSeries:
     """The values; None is a gap."""
     colour: int = 0
     """The number of its colour: curves of one run have the same one in all charts."""
+    reference: bool = False
+    """Whether it is drawn dashed: values that were expected, not measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from archipelago.lab.report.contents import ReportChart, ReportSeries
@@ -42,8 +43,8 @@ def loss_charts(records: Sequence[RunRecord], points: int = POINTS) -> list[Repo
         "train_loss", "Training loss, mean of the live islands", "nats per token"
     )
     return [
-        *_charts(records, heldout, TOKENS, points, _evaluations),
-        *_charts(records, heldout, TIME, points, _evaluations),
+        *_charts(records, heldout, TOKENS, points, _evaluations, _expected),
+        *_charts(records, heldout, TIME, points, _evaluations, _expected),
         *_charts(records, training, TOKENS, points, _rows),
         *(_island_losses(records[0], points) if len(records) == 1 else []),
     ]
@@ -92,10 +93,37 @@ def _evaluations(record: RunRecord, column: str) -> Sequence[Mapping[str, Any]]:
     return found
 
 
+def _expected(record: RunRecord, axis: Axis, points: int, colour: int) -> list[ReportSeries]:
+    """Return the expected loss of a run and its band; nothing if none was expected."""
+    named = {"expected_loss": "expected", "expected_low": "low", "expected_high": "high"}
+    pairs = {column: _pairs(record, column, axis, _evaluations) for column in named}
+    found = [
+        curve_of(f"{record.name}, {name}", pairs[column], points, colour)
+        for column, name in named.items()
+    ]
+    return [replace(each, reference=True) for each in found if each is not None]
+
+
+More = Callable[[RunRecord, Axis, int, int], list[ReportSeries]]
+"""Further curves of a run: record, axis, the most points, the number of the run's colour."""
+
+
+def _no_more(record: RunRecord, axis: Axis, points: int, colour: int) -> list[ReportSeries]:
+    return []
+
+
 def _charts(
-    records: Sequence[RunRecord], shown: CurveColumn, axis: Axis, points: int, pick: Picker
+    records: Sequence[RunRecord],
+    shown: CurveColumn,
+    axis: Axis,
+    points: int,
+    pick: Picker,
+    more: More = _no_more,
 ) -> list[ReportChart]:
-    """Return a chart with a curve for each run; none if no run has two values."""
+    """Return a chart with a curve for each run; none if no run has two values.
+
+    `more`: further curves of each run, if the chart is drawn.
+    """
     series = [
         curve
         for number, record in enumerate(records)
@@ -103,6 +131,8 @@ def _charts(
     ]
     if not series:
         return []
+    for number, record in enumerate(records):
+        series += more(record, axis, points, number)
     marks = _faults(records) if axis is TIME else ()
     return [ReportChart(shown.title, axis.label, shown.y_label, series, marks)]
 
@@ -121,10 +151,13 @@ def _faults(records: Sequence[RunRecord]) -> list[tuple[float, int]]:
 def _series(
     record: RunRecord, column: str, axis: Axis, points: int, pick: Picker, colour: int
 ) -> ReportSeries | None:
-    pairs = [
-        (_known(row.get(axis.column)), _known(row.get(column))) for row in pick(record, column)
-    ]
-    return curve_of(record.name, pairs, points, colour)
+    return curve_of(record.name, _pairs(record, column, axis, pick), points, colour)
+
+
+def _pairs(
+    record: RunRecord, column: str, axis: Axis, pick: Picker
+) -> list[tuple[float | None, float | None]]:
+    return [(_known(row.get(axis.column)), _known(row.get(column))) for row in pick(record, column)]
 
 
 def curve_of(

@@ -46,7 +46,8 @@
         ...chart.series.map((each) => ({
           label: each.label,
           stroke: colour(each.colour),
-          width: 2,
+          width: each.reference ? 1 : 2,
+          dash: each.reference ? [6, 4] : [],
           points: { show: each.x.length < 30 },
           value: (_, v) => short(v),
         })),

@@ -49,7 +49,13 @@ def _digest(script: str) -> str:
 
 def _plain(chart: ReportChart) -> dict[str, Any]:
     series = [
-        {"label": each.label, "x": [*each.x], "y": [*each.y], "colour": each.colour}
+        {
+            "label": each.label,
+            "x": [*each.x],
+            "y": [*each.y],
+            "colour": each.colour,
+            "reference": each.reference,
+        }
         for each in chart.series
     ]
     marks = [{"x": x, "colour": colour} for x, colour in chart.marks]

@@ -49,6 +49,8 @@ FIGURES: Mapping[str, Getter] = {
     "state": lambda record: record.state,
     "mode": lambda r: str(r.summary.get("mode") or r.config.get("run", {}).get("mode", MISSING)),
     "held-out loss, nats per token": _figure("heldout_loss"),
+    "expected, at the last evaluation": _figure("expected_loss"),
+    "loss spikes": _figure("loss_spikes"),
     "held-out loss of the initial model": _figure("initial_heldout_loss"),
     "syncer step t": lambda r: (
         f"{figure_text(r.last.get('t'))} of {figure_text(r.last.get('steps'))}"

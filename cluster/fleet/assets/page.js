@@ -62,6 +62,8 @@ function tiles(status) {
     "tokens": amount(status.tokens_trained),
     "tokens per second": amount(status.tokens_per_s),
     "islands alive": `${status.alive} of ${status.wanted}`,
+    "expected loss": status.expected ? number(status.expected.loss, 4) : "–",
+    "loss spikes": String(figures.loss_spikes || 0),
     "merges": String(status.merges),
     "participants": number(status.participants, 1),
     "goodput": percent(figures.goodput),
@@ -196,8 +198,8 @@ function links(status) {
 function events() {
   byId("events").replaceChildren(...content.events.map((event) => {
     const line = make("li");
-    line.append(make("time", duration(event.elapsed_s)), make("strong", `${event.subject} ${event.state}`));
-    if (event.why) line.append(document.createTextNode(`: ${event.why}`));
+    line.append(make("time", duration(event.elapsed_s)), make("strong", event.kind),
+      document.createTextNode(` ${event.text}`));
     return line;
   }));
 }
@@ -207,6 +209,9 @@ function alerts(status) {
   const all = [...(status.alerts || [])];
   if (figures.not_durable) all.push(`not durable: ${figures.not_durable}`);
   if (figures.trouble) all.push(figures.trouble);
+  if (status.expected && !status.expected.inside) all.push("the held-out loss " +
+    `${number(status.expected.heldout_loss, 4)} is outside the band ${number(status.expected.low, 4)} ` +
+    `to ${number(status.expected.high, 4)} that was expected`);
   const place = byId("alerts");
   if (place.textContent !== all.join("")) place.replaceChildren(...all.map((alert) => make("p", alert)));
 }
@@ -221,7 +226,7 @@ function axisStyle(values, size) {
   return size === undefined ? style : { ...style, size };
 }
 
-function draw(id, key, data, series, axes, scales) {
+function draw(id, key, data, series, axes, scales, bands) {
   const place = byId(id), chart = charts[id];
   if (chart && chart.key === key) {
     chart.plot.setData(data);
@@ -230,19 +235,27 @@ function draw(id, key, data, series, axes, scales) {
   if (chart) chart.plot.destroy();
   const options = {
     width: Math.max(200, place.clientWidth), height: CHART_PX, series, axes,
-    scales: { x: { time: false }, ...scales }, cursor: { drag: { x: true, y: false } },
+    scales: { x: { time: false }, ...scales }, bands: bands || [], cursor: { drag: { x: true, y: false } },
   };
   charts[id] = { key, plot: new uPlot(options, data, place) };
 }
 
 function curves() {
   const scheme = color("--paper"), points = content.loss.filter((point) => point[axis] !== null);
-  const loss = [points.map((point) => point[axis]), points.map((point) => point[3])];
+  const column = (index) => points.map((point) => point[index] ?? null);
+  const expects = points.some((point) => typeof point[4] === "number");
+  const loss = [column(axis), column(3), ...(expects ? [column(4), column(6), column(5)] : [])];
   const across = axis === 2 ? duration : amount;
-  draw("loss", `${axis}${scheme}`, loss,
+  const edge = { stroke: color("--line"), width: 1, points: { show: false } };
+  const expected = [
+    { label: "expected", stroke: color("--dim"), width: 1.5, dash: [6, 4], points: { show: false } },
+    { label: "band, high", ...edge }, { label: "band, low", ...edge }];
+  draw("loss", `${axis}${scheme}${expects}`, loss,
     [{ label: AXES[axis], value: (_, each) => across(each) },
-      { label: "loss", stroke: color("--accent"), width: 2, points: { show: points.length < 40 } }],
-    [axisStyle(across), axisStyle((each) => each.toFixed(2), 55)], {});
+      { label: "loss", stroke: color("--accent"), width: 2, points: { show: points.length < 40 } },
+      ...(expects ? expected : [])],
+    [axisStyle(across), axisStyle((each) => each.toFixed(2), 55)], {},
+    expects ? [{ series: [3, 4], fill: color("--band") }] : []);
   const last = points[points.length - 1];
   byId("loss").setAttribute("aria-label", last
     ? `Held-out loss over ${AXES[axis]}: ${number(points[0][3], 3)} at first, ${number(last[3], 3)} now`

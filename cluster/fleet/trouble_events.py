@@ -1,0 +1,85 @@
+"""The events about troubles of a run: alerts, durability, damage, the loss, links; pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cluster.fleet.event_kinds import EventKind, RunEvent
+from cluster.status import LinkStatus, RunStatus
+
+AS_USUAL = "as usual again"
+"""The state of a link without trouble."""
+
+
+def alert_events(before: RunStatus | None, after: RunStatus) -> Iterator[RunEvent]:
+    """Yield what has begun to need a person, and what is over; other numbers are no change."""
+    old, new = _troubles(before), _troubles(after)
+    for key, begun in new.items():
+        if key not in old:
+            yield begun
+    for key, begun in old.items():
+        if key not in new:
+            if begun.kind == "durability":
+                yield RunEvent("durability", begun.why, f"durable again, after: {begun.why}")
+            else:
+                yield RunEvent("alert over", begun.why, f"over: {begun.why}")
+
+
+def _troubles(status: RunStatus | None) -> dict[tuple[EventKind, str], RunEvent]:
+    """Return what needs a person now, by kind and text without numbers: alerts, refused writes."""
+    found: list[RunEvent] = []
+    if status is not None:
+        alerts = [*status.get("alerts", ())]
+        if (figures := status["figures"]) is not None:
+            why = figures.get("not_durable", "")
+            found.append(RunEvent("durability", why, f"not durable: {why}"))
+            why = figures.get("damage", "")
+            found.append(RunEvent("alert", why, f"damaged when the run came back: {why}"))
+            alerts.append(figures.get("trouble", ""))
+        found.extend(RunEvent("alert", why, f"ALERT: {why}") for why in alerts)
+    return {(each.kind, re.sub(r"\d+", "#", each.why)): each for each in found if each.why}
+
+
+def loss_events(before: RunStatus | None, after: RunStatus) -> Iterator[RunEvent]:
+    """Yield an event if the loss leaves its band or returns, and one for spikes of an island."""
+    was, now = (before or {}).get("expected"), after.get("expected")
+    was_inside = was is None or was["inside"]
+    if now is not None and now["inside"] is not was_inside:
+        loss = "not finite" if now["heldout_loss"] is None else f"{now['heldout_loss']:.4f}"
+        why = (
+            f"held-out loss {loss} after {now['tokens']:,} tokens, expected {now['loss']:.4f} "
+            f"({now['low']:.4f} to {now['high']:.4f})"
+        )
+        text = "the loss is inside its band again" if now["inside"] else "the loss left its band"
+        yield RunEvent("band", why, f"{text}: {why}")
+    known = {each["island"]: each.get("loss_spikes", 0) for each in (before or after)["islands"]}
+    for island in after["islands"]:
+        name, count = island["island"], island.get("loss_spikes", 0)
+        if (more := count - known.get(name, 0)) > 0:
+            why = "a loss of six deviations above its last 128 steps"
+            text = f"{name} has {more} more loss spikes: {why}"
+            yield RunEvent("spike", why, text, name, island["group"])
+
+
+def link_events(before: RunStatus | None, after: RunStatus) -> Iterator[RunEvent]:
+    """Yield an event for each link that has become slow or down, or is as usual again."""
+    known = {_key(each): _state(each) for each in (before or {}).get("links", ())}
+    for link in after.get("links", ()):
+        if (state := _state(link)) != known.get(_key(link), AS_USUAL):
+            yield RunEvent("link", state, f"{_named(link)} is {state}")
+
+
+def _key(link: LinkStatus) -> tuple[str, str]:
+    return link["link"], link["direction"]
+
+
+def _state(link: LinkStatus) -> str:
+    if link["down"]:
+        return "down: nothing comes"
+    return "slow: under half of its usual rate" if link["slow"] else AS_USUAL
+
+
+def _named(link: LinkStatus) -> str:
+    way = "to the shards" if link["direction"] == "up" else "from the shards"
+    return f"the link of {link['link']} {way}"
