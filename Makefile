@@ -10,7 +10,7 @@ READY  := $(if $(wildcard $(STAMP)),$(STAMP),$(RUN))
 FAST := not live and not slow
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long lint check live fuzz mutants soak bench dist deploy docs reference accelerator pins clean
+.PHONY: help install demo test test-long lint check live fuzz mutants soak bench dist boards deploy docs reference accelerator pins clean
 
 help: ## list all targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -64,6 +64,10 @@ dist: $(STAMP) ## build the wheel into dist/
 
 reference: $(STAMP) ## write the generated pages of docs/reference
 	$(BIN)/python .ci/reference
+
+boards: $(STAMP) ## write the boards and rules of dashboards/ again
+	rm -rf dashboards
+	$(BIN)/archipelago dashboards --out dashboards --at /home/you/dashboards --targets /home/you/.archipelago/targets
 
 deploy: $(STAMP) ## write the example manifests of deploy/ again
 	$(BIN)/archipelago manifest kuberay deploy/cpu.toml --out deploy/cpu

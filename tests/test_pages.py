@@ -24,7 +24,7 @@ assert command_line.app is app, "importing it registers the commands"
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "AGENTS.md", *(ROOT / "docs").rglob("*.md")])
-ALERTS = ROOT / "archipelago" / "boards" / "alerts.yml"
+ALERTS = ROOT / "dashboards" / "alerts.yml"
 HEADINGS = ["Meaning", "Where to look", "What to do", "Cost", "Rollback"]
 MOST_README_LINES = 150
 LEFT_OUT = {"task", "islands"}

@@ -5,7 +5,8 @@ the result; it decides nothing. A command imports Ray and JAX only when it needs
 `--help` and the errors of a configuration appear at once.
 
     main             the console script: registers the commands, turns errors into exit codes
-    start            init, demo, dashboards
+    start            init, demo
+    dashboards       dashboards
     train            run, and the job of a submitted run
     submit           submit
     run_header       the lines that a run prints before it trains

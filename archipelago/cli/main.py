@@ -11,6 +11,7 @@ from typing import NoReturn
 from archipelago.cli.audit import audit
 from archipelago.cli.bench import bench
 from archipelago.cli.control import chaos, drain, save, scale, stop
+from archipelago.cli.dashboards import dashboards
 from archipelago.cli.data import data
 from archipelago.cli.doctor import doctor
 from archipelago.cli.export import export
@@ -22,7 +23,7 @@ from archipelago.cli.planning import plan
 from archipelago.cli.replay import replay
 from archipelago.cli.report import report, trace
 from archipelago.cli.simulate import simulate
-from archipelago.cli.start import dashboards, demo, init
+from archipelago.cli.start import demo, init
 from archipelago.cli.study import study
 from archipelago.cli.submit import submit
 from archipelago.cli.train import job, run

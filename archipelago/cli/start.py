@@ -70,21 +70,6 @@ def demo(
         raise typer.Exit(FAILED)
 
 
-def dashboards(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write.")] = Path("dashboards"),
-    as_json: Json = False,
-) -> None:
-    """Write the Grafana board and the Prometheus alerts.
-
-    Example: archipelago dashboards --out /etc/prometheus/archipelago
-    """
-    paths = copied("boards", out)
-    if as_json:
-        print(json_text({"files": paths}))
-    else:
-        Console(highlight=False, soft_wrap=True).print(*paths, sep="\n", markup=False)
-
-
 def copied(source: str, folder: Path) -> list[str]:
     """Copy the files of a folder of this package, and return the paths of the copies.
 

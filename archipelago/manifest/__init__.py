@@ -13,8 +13,7 @@ here connects to a cluster; `cli` prints and writes what these functions return.
     kuberay          RayCluster and RayJob for the KubeRay operator
     kuberay_files    all files of `archipelago manifest kuberay`
     cluster_objects  the objects around them: claim, configuration, priorities, settings
-    monitoring       PodMonitor, PrometheusRule and the boards
+    monitoring       PodMonitor, PrometheusRule and the boards, for one site
     slurm            a batch file for Slurm around `ray symmetric-run`
     slurm_files      all files of `archipelago manifest slurm`
-    yaml_text        objects as YAML text
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from archipelago.boards.yaml_text import yaml_text
 from archipelago.manifest.cluster_objects import (
     claim,
     configuration,
@@ -18,7 +19,6 @@ from archipelago.manifest.node_groups import NodeGroup, group_names, node_groups
 from archipelago.manifest.placed_config import placed
 from archipelago.manifest.pods import CONFIG_FILE
 from archipelago.manifest.site import Site, check_site
-from archipelago.manifest.yaml_text import yaml_text
 from cluster.config.schema import Config
 from coordinator.fragments import Layout
 

@@ -1,81 +1,45 @@
-"""Objects for a Prometheus operator and a Grafana: targets, alerts and boards."""
+"""Objects for a Prometheus operator and a Grafana: targets, rules and boards of one site."""
 
 from __future__ import annotations
 
-from importlib.resources import files
-
-import yaml
-
+from archipelago.boards.kubernetes_objects import (
+    boards_config_map,
+    metadata,
+    pod_monitor,
+    prometheus_rule,
+    run_endpoint,
+)
+from archipelago.boards.settings import BoardSettings
+from archipelago.boards.written import board_texts, rule_groups
 from archipelago.manifest.placed_config import CONTROL
 from archipelago.manifest.pods import Tree, http_token_secret
 from archipelago.manifest.site import Site
-
-MONITORING_API = "monitoring.coreos.com/v1"
-BOARD_LABEL = {"grafana_dashboard": "1"}
-"""The label by which Grafana's Helm chart finds boards."""
 
 
 def monitors(site: Site) -> list[Tree]:
     """Return a PodMonitor for the metrics of the run, and one for those of Ray."""
     cluster = {"app.kubernetes.io/part-of": site.name}
-    token = {"type": "Bearer", "credentials": {"name": http_token_secret(site), "key": "token"}}
+    run, ray = _metadata(site, "run"), _metadata(site, "ray")
     return [
-        _monitor(
-            site,
-            "run",
-            {**cluster, "ray.io/group": CONTROL},
-            [{"port": "run-metrics", "authorization": token}],
+        pod_monitor(
+            run, {**cluster, "ray.io/group": CONTROL}, [run_endpoint(http_token_secret(site))]
         ),
-        _monitor(site, "ray", cluster, [{"port": "metrics", "relabelings": [_cluster_label()]}]),
+        pod_monitor(ray, cluster, [{"port": "metrics", "relabelings": [_cluster_label()]}]),
     ]
 
 
 def rules(site: Site) -> Tree:
-    """Return the alerts as a PrometheusRule."""
-    alerts = yaml.safe_load(_board("alerts.yml"))
-    return {
-        "apiVersion": MONITORING_API,
-        "kind": "PrometheusRule",
-        "metadata": _metadata(site, "alerts"),
-        "spec": {"groups": alerts["groups"]},
-    }
+    """Return recording rules and alerts as a PrometheusRule."""
+    return prometheus_rule(_metadata(site, "alerts"), rule_groups(BoardSettings()))
 
 
 def boards(site: Site) -> Tree:
     """Return the ConfigMap of boards, which Grafana's sidecar loads."""
-    folder = files("archipelago").joinpath("boards")
-    names = sorted(each.name for each in folder.iterdir() if each.name.endswith(".json"))
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": f"{site.name}-boards",
-            "namespace": site.namespace,
-            "labels": dict(BOARD_LABEL),
-        },
-        "data": {name: _board(name) for name in names},
-    }
-
-
-def _board(name: str) -> str:
-    return files("archipelago").joinpath("boards", name).read_text(encoding="utf-8")
-
-
-def _monitor(site: Site, name: str, pods: dict[str, str], endpoints: list[Tree]) -> Tree:
-    return {
-        "apiVersion": MONITORING_API,
-        "kind": "PodMonitor",
-        "metadata": _metadata(site, name),
-        "spec": {"selector": {"matchLabels": pods}, "podMetricsEndpoints": endpoints},
-    }
+    return boards_config_map(f"{site.name}-boards", site.namespace, board_texts())
 
 
 def _metadata(site: Site, name: str) -> Tree:
-    return {
-        "name": f"{site.name}-{name}",
-        "namespace": site.namespace,
-        "labels": {"release": site.release},
-    }
+    return metadata(f"{site.name}-{name}", site.namespace, site.release)
 
 
 def _cluster_label() -> Tree:

@@ -296,15 +296,19 @@ def test_prometheus_reads_the_metrics_port_with_the_token() -> None:
 
 def test_the_boards_and_alerts_are_the_shipped_ones() -> None:
     manifest = made("cpu")
-    alerts = yaml.safe_load((ROOT / "archipelago/boards/alerts.yml").read_text("utf-8"))
-    assert of_kind(manifest, "PrometheusRule")["spec"] == {"groups": alerts["groups"]}
+    groups = [
+        group
+        for name in ("rules.yml", "alerts.yml")
+        for group in yaml.safe_load((ROOT / "dashboards" / name).read_text("utf-8"))["groups"]
+    ]
+    assert of_kind(manifest, "PrometheusRule")["spec"] == {"groups": groups}
     (boards,) = [
         each["data"]
         for each in objects(manifest)
         if each.get("kind") == "ConfigMap" and "run.toml" not in each["data"]
     ]
     for name, text in boards.items():
-        assert text == (ROOT / "archipelago/boards" / name).read_text("utf-8")
+        assert text == (ROOT / "dashboards/boards" / name).read_text("utf-8")
     assert "archipelago.json" in boards
 
 

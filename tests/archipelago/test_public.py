@@ -61,10 +61,6 @@ def content(folder: Path, pattern: str = "*") -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob(pattern) if path.is_file()}
 
 
-def test_shipped_boards_are_those_of_the_repository() -> None:
-    assert content(ROOT / "archipelago" / "boards") == content(ROOT / "dashboards")
-
-
 def test_shipped_configurations_are_those_of_the_repository() -> None:
     """A configuration that names a module of the examples is only there, beside its module."""
     modules = {Path(name).stem for name in content(ROOT / "archipelago" / "examples", "*.py")}

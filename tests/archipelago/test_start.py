@@ -70,10 +70,19 @@ def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (tmp_path / "run.toml").read_text() == "mine"
 
 
-def test_dashboards_writes_the_board_and_the_alerts(tmp_path: Path) -> None:
-    assert called("dashboards", "--out", str(tmp_path / "new"), "--json") == 0
-    names = {path.name for path in (tmp_path / "new").iterdir()}
-    assert names == {path.name for path in (ROOT / "dashboards").iterdir()}
+def test_dashboards_writes_boards_and_rules_for_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "new"
+    assert called("dashboards", "--out", str(folder), "--targets", "/t", "--json") == 0
+    written = {
+        Path(path).relative_to(folder) for path in json.loads(capsys.readouterr().out)["files"]
+    }
+    shipped = ROOT / "dashboards"
+    assert written == {p.relative_to(shipped) for p in shipped.rglob("*") if p.is_file()}
+    assert "- /t/*.json" in (folder / "prometheus.yml").read_text()
+    providers = folder / "grafana" / "provisioning" / "dashboards" / "archipelago.yaml"
+    assert f"path: {folder}/boards" in providers.read_text()
 
 
 def test_unwritable_folder_is_a_user_mistake(

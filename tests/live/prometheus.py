@@ -29,7 +29,8 @@ class Prometheus:
 
         Errors: `HTTPError` if Prometheus does not understand it.
         """
-        query = urllib.parse.urlencode({"query": expression.replace("$run", self.run)})
+        asked = expression.replace("$run", self.run).replace("$group", ".*")
+        query = urllib.parse.urlencode({"query": asked})
         with urllib.request.urlopen(f"{self.url}/api/v1/query?{query}", timeout=10) as answer:
             return json.load(answer)["data"]["result"]
 
@@ -60,7 +61,7 @@ def prometheus_of(
     targets = home / ".archipelago" / "targets" / "*.json"
     (folder / "prometheus.yml").write_text(
         "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
-        f"rule_files: [{ROOT / 'dashboards' / 'alerts.yml'}]\n"
+        f"rule_files: [{ROOT / 'dashboards'}/rules.yml, {ROOT / 'dashboards'}/alerts.yml]\n"
         "scrape_configs:\n"
         "  - job_name: archipelago\n"
         f"    file_sd_configs: [{{files: ['{targets}'], refresh_interval: 1s}}]\n"

@@ -1,0 +1,19 @@
+"""Grafana boards, Prometheus rules and their configuration, as code.
+
+`archipelago dashboards` writes them, and `archipelago manifest` puts them into a cluster. Each
+board answers one question.
+
+    panels              panels and boards, and their JSON for Grafana
+    run_board           is my run all right?
+    time_board          where does the time of the islands go?
+    rounds_board        do the islands take part, and how stale is what they send?
+    wire_board          what goes over the wire, and which link is the trouble?
+    failures_board      what failed, and what does it cost?
+    fleet_board         how are all runs?
+    settings            what people may change: thresholds, addresses, names
+    alert_rules         the alerts, in the manner of kube-prometheus
+    recording_rules     rates and shares that boards and alerts share
+    kubernetes_objects  PrometheusRule, PodMonitor and ConfigMap
+    written             all files, by their paths
+    yaml_text           objects as YAML text
+"""
