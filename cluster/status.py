@@ -12,13 +12,10 @@ PhaseName = Literal["starting", "running", "stopping", "finished"]
 IslandState = Literal[
     "waiting", "starting", "joining", "live", "draining", "quarantined", "lost", "left", "set aside"
 ]
-"""The states of an island.
+"""The states of an island; `waiting`: for devices, `set aside`: it failed too often.
 
-`waiting`: the island waits for its devices. `set aside`: the island failed too often and was given
-up. The other states are those of its learner.
+The other states are those of its learner.
 """
-
-
 CURVE_KEPT, CURVE_SKETCHED = 512, 32
 """The most points of a held-out curve: in a status, and in each line of metrics.jsonl."""
 

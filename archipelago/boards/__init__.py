@@ -10,7 +10,7 @@ board answers one question.
     wire_board          what goes over the wire, and which link is the trouble?
     failures_board      what failed, and what does it cost?
     fleet_board         how are all runs?
-    settings            what people may change: thresholds, addresses, names
+    settings            thresholds, addresses and names that people may change
     alert_rules         the alerts, in the manner of kube-prometheus
     recording_rules     rates and shares that boards and alerts share
     kubernetes_objects  PrometheusRule, PodMonitor and ConfigMap

@@ -70,7 +70,7 @@ FAILURES_BOARD = Board(
         ),
         Panel(
             "Evaluations without a result, by reason",
-            "The run trains on without them, but nobody sees whether it learns.",
+            "The run trains on without them, but the held-out curve gets no points.",
             [Query(f"increase(archipelago_evaluation_failures_total{RUN}[5m])", "{{reason}}")],
         ),
         Panel(

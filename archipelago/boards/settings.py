@@ -1,4 +1,4 @@
-"""What people may change in boards and rules: thresholds, addresses and names."""
+"""The settings of boards and rules: thresholds, addresses and names."""
 
 from __future__ import annotations
 

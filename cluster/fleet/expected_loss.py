@@ -1,7 +1,7 @@
 """The loss that a run was expected to have after so many tokens, with a band around it; pure.
 
-An expectation comes from the points of a curve, or from a law. It has nothing to say outside the
-curve, and before the law holds.
+An expectation comes from the points of a curve, or from a law. There is none outside the curve, nor
+before the law holds.
 """
 
 from __future__ import annotations

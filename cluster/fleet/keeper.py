@@ -249,10 +249,7 @@ class Keeper:
         return Outcome(**kept["outcome"])
 
     def _remember(self, outcome: Outcome | None = None) -> None:
-        """Write the memory for the fleet's next process.
-
-        Before the run is up there is nothing to take over, so nothing is written.
-        """
+        """Write the memory for the fleet's next process, as soon as the run is up."""
         if not self.up.is_set() or not self._writes():
             return
         self._memory.write(self._began, outcome)
