@@ -224,7 +224,7 @@ class EventStatus(TypedDict):
     unix_s: float
     """The time at which the fleet saw the event, in seconds since 1970."""
     elapsed_s: float
-    """The same time, in seconds since the start of the run."""
+    """Seconds from the start of the run to the event."""
     run: str
     """The name of the run."""
     t: int

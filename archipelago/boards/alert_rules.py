@@ -35,7 +35,7 @@ class Alert:
     board: str
     """The id of the board that shows it."""
     for_: str = "0s"
-    """How long the expression must hold."""
+    """The time for which the expression must hold."""
 
 
 def alerts_of(limits: Thresholds) -> Sequence[Alert]:
