@@ -94,7 +94,7 @@ def check_report(event: object, vitals: object, adopted: object, fragments: int)
         raise Malformed(f"{_shown(adopted)} instead of what was adopted")
     _refuse(_of_life(event.life), _of_progress(event.progress), _seconds("step_s", event.step_s))
     spent = (each for each in astuple(vitals)[1:])  # all but the loss, which may be NaN
-    _refuse(*(_seconds("a vital", each) for each in spent))
+    _refuse(*(_seconds("a vital", each) for each in spent), _count("spikes", vitals.loss_spikes))
     if type(vitals.loss) is not float:
         raise Malformed(f"the loss is {_shown(vitals.loss)}")
     for each in cast("Sequence[object]", adopted):

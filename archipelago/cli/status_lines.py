@@ -70,18 +70,26 @@ def announce(before: RunStatus | None, after: RunStatus) -> list[str]:
 
 def _news(before: RunStatus | None, after: RunStatus) -> Iterator[tuple[str, str, str]]:
     """Yield each event: its time, its text, and the island that the text begins with or empty."""
+    stamp = duration(after["elapsed_s"])
+    found = [*events_between(before, after)]
     if before is None or "events" not in after:
-        stamp = duration(after["elapsed_s"])
-        for event in events_between(before, after):
+        for event in found:
             yield stamp, event.text, _named(event.text, event.island)
         return
     known = before.get("events") or ()
     newest = known[-1]["unix_s"] if known else -math.inf
+    since_s = -math.inf if known else before["elapsed_s"]
+    phases = [event.text for event in found if event.kind == "phase"]
     for seen in after["events"]:
-        announced = seen["elapsed_s"] < before["elapsed_s"] if not known else False
-        same_phase = seen["kind"] == "phase" and before["phase"] == after["phase"] and not known
-        if seen["unix_s"] > newest and not announced and not same_phase:
-            yield duration(seen["elapsed_s"]), seen["text"], _named(seen["text"], seen["island"])
+        if seen["unix_s"] <= newest or seen["elapsed_s"] < since_s:
+            continue
+        if seen["kind"] == "phase":
+            if before["phase"] == after["phase"]:
+                continue  # the change was announced when the status showed it
+            phases = []
+        yield duration(seen["elapsed_s"]), seen["text"], _named(seen["text"], seen["island"])
+    for text in phases:  # the fleet records the event a moment after it has shown the status
+        yield stamp, text, ""
 
 
 def _named(text: str, island: str | None) -> str:

@@ -505,6 +505,7 @@ MALFORMED: dict[str, Any] = {
     "no lease": said(lease=None),
     "a step of no time": said(step_s=float("nan")),
     "vitals that are not finite": said(vitals=Vitals(1.0, computing_s=float("inf"))),
+    "spikes that are no number": said(vitals=Vitals(1.0, loss_spikes=-1)),
     "a life that is none": lambda _: (Report(("x", 1), NINE, 1.0), QUIET, []),  # type: ignore[arg-type]
     "no report": lambda life: (life, QUIET, []),
     "a fragment that there is not": adopted(fragment=Fragment(7)),

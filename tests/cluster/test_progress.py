@@ -286,6 +286,16 @@ def test_recorded_events_are_announced_once_whatever_the_statuses_show() -> None
     assert announce(None, after) == ["2:07  demo-1 is running", "2:07  4 islands are live"]
 
 
+def test_end_of_a_run_is_announced_once_whether_or_not_its_event_is_recorded_yet() -> None:
+    stopping, ended = a_status() | {"phase": "stopping", "events": []}, a_status()
+    ended |= {"phase": "finished", "events": []}
+    text = "demo-1 has finished at t 150 after 47 merges"
+    recorded = ended | {"events": [RunEvent("phase", "", text).seen(a_status(), 100.0)]}
+    assert announce(stopping, ended) == [f"2:07  {text}"]
+    assert announce(ended, recorded) == []
+    assert announce(stopping, recorded) == [f"2:07  {text}"]
+
+
 def test_island_that_is_gone_is_announced() -> None:
     fewer = a_status()
     del fewer["islands"][3]
