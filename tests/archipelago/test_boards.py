@@ -256,7 +256,7 @@ def test_promtool_accepts_rules_and_configuration(written: Path) -> None:
 def test_promtool_accepts_every_expression_of_the_boards(tmp_path: Path) -> None:
     queries = [asked(each) for each in expressions() if not each.startswith("label_values")]
     listed = [{"record": f"each:{number}", "expr": each} for number, each in enumerate(queries)]
-    group = {"groups": [{"name": "all", "rules": listed}]}
+    group: Any = {"groups": [{"name": "all", "rules": listed}]}
     (tmp_path / "all.yml").write_text(yaml.safe_dump(group))
     checked = promtool("check", "rules", "all.yml", cwd=tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
