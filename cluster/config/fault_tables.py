@@ -12,7 +12,7 @@ from pydantic import Field
 
 from cluster.config.fault_kinds import FAULTS, SERVICES, FaultKind, possible
 from cluster.config.table import Table
-from cluster.config.values import Count, Positive, nearest
+from cluster.config.values import HTTP_ADDRESS, Count, Positive, nearest
 
 
 class Harm(Table):
@@ -83,6 +83,17 @@ class FailurePolicy(Table):
     """Seconds that an island may take to drain. After that the fleet takes its devices back."""
 
 
+class PreemptionConfig(Table):
+    """The notices of a cloud that it takes a machine away."""
+
+    cloud: Literal["gce", "aws", "azure"] | None = None
+    """Cloud whose metadata server each host of an island polls for notices; default: none."""
+    address: Annotated[str, Field(pattern=HTTP_ADDRESS)] | None = None
+    """Address of the metadata server, such as "http://127.0.0.1:8080"; default: the cloud's own."""
+    every_s: Positive = 5.0
+    """Seconds between two polls."""
+
+
 class FaultsConfig(Table):
     """The table `[faults]`."""
 
@@ -90,3 +101,5 @@ class FaultsConfig(Table):
     """Faults to inject, for example {at_step = 150, kind = "kill", island = "eu-2"}."""
     policy: FailurePolicy = FailurePolicy()
     """The reaction to failures of islands: table [faults.policy]."""
+    preemption: PreemptionConfig = PreemptionConfig()
+    """Notices of the cloud that it takes a machine away: table [faults.preemption]."""

@@ -8,7 +8,16 @@ from pydantic_core import ErrorDetails
 
 from cluster.config.schema import Config, Table
 from cluster.config.toml import toml_value
-from cluster.config.values import GROUP, NAME, SHA256, SHORT_SHA256, TARGET, TOPOLOGY, nearest
+from cluster.config.values import (
+    GROUP,
+    HTTP_ADDRESS,
+    NAME,
+    SHA256,
+    SHORT_SHA256,
+    TARGET,
+    TOPOLOGY,
+    nearest,
+)
 
 Location: TypeAlias = tuple[int | str, ...]
 """The place of an error of pydantic: keys and indexes, from the root on."""
@@ -50,6 +59,7 @@ PATTERNS = {
     TOPOLOGY: "must be chips along each side, such as 4x4",
     NAME: "must be of letters, digits, dots, dashes and underscores, a letter or digit first",
     GROUP: "must be of small letters and digits, with dashes only within",
+    HTTP_ADDRESS: "must be an address without a path, such as http://127.0.0.1:8080",
     TARGET: "must look like module:attribute",
     SHA256: "must be a SHA-256 digest of 64 hexadecimal digits",
     SHORT_SHA256: "must be the first 16 hexadecimal digits of a SHA-256 digest",

@@ -13,7 +13,14 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from cluster.config.data_tables import DataConfig, MixtureConfig
-from cluster.config.fault_tables import Attack, FailurePolicy, FaultsConfig, Harm, PlannedFault
+from cluster.config.fault_tables import (
+    Attack,
+    FailurePolicy,
+    FaultsConfig,
+    Harm,
+    PlannedFault,
+    PreemptionConfig,
+)
 from cluster.config.machine_tables import EvaluatorConfig, IslandGroup, Machines, MeshConfig
 from cluster.config.monitor_tables import LossLaw
 from cluster.config.table import Table
@@ -58,6 +65,7 @@ __all__ = [
     "OptimizerConfig",
     "OuterConfig",
     "PlannedFault",
+    "PreemptionConfig",
     "RunConfig",
     "SyncConfig",
     "Table",

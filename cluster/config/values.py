@@ -18,6 +18,7 @@ from islands.own_wire import OwnWire, options_of
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 GROUP = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 TOPOLOGY = r"^[1-9]\d*(x[1-9]\d*)+$"
+HTTP_ADDRESS = r"^http://[^/\s]+/?$"
 TARGET = r"^[\w.]+:[\w.]+$"
 SHA256 = r"^[0-9a-f]{64}$"
 SHORT_SHA256 = r"^[0-9a-f]{16}$"

@@ -9,6 +9,8 @@ and is pure; `reconcile_loop` observes, asks it, and carries its actions out ove
     keeper           the thread that brings a run up, keeps it to its end and cleans up
     reconcile_loop   one look at the run, and its consequences: look, decide, act
     reconcile        the rules that compare desired and actual islands; pure
+    preemption       islands that must leave: SIGTERM, a cloud's notice, a node that Ray drains
+    draining_nodes   the nodes that Ray drains, asked on a thread of its own
     requests         requests of people: which islands, and whether the run is to end
     inbox            messages of processes until the keeper looks, and the answers to them
     island_actions   carries out the actions that reconcile has decided on

@@ -92,6 +92,10 @@ class FleetActor(Breakable):
         """Note that the process at this seat ended with an exception."""
         self._fleet.broke(seat, words)
 
+    def notice(self, seat: Seat, why: str, within_s: float, node: str | None) -> None:
+        """Note that the process at this seat, or its node, will be taken away in `within_s`."""
+        self._fleet.notice(seat, why, within_s, node)
+
     def harm(self, harm: Mapping[str, Any]) -> None:
         """Inject a fault now."""
         self._fleet.harm(Harm.model_validate(harm))

@@ -6,7 +6,7 @@ Handles of actors are opaque here. A call is answered, or raises `Unavailable` f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from cluster.config.schema import IslandGroup, Machines
@@ -33,6 +33,10 @@ class Place(Protocol):
         """Return the devices."""
         ...
 
+    def nodes(self) -> Sequence[str]:
+        """Return Ray's ids of the nodes that the devices are on; empty if they are not there."""
+        ...
+
 
 class RayCluster(Protocol):
     """The cluster of a run, and the run's actors in it."""
@@ -47,6 +51,17 @@ class RayCluster(Protocol):
 
     def address(self) -> str:
         """Return the address of the cluster's head."""
+        ...
+
+    def draining(self) -> Mapping[str, float | None]:
+        """Return Ray's ids of the nodes that are draining, with the seconds that are left to each.
+
+        None: there is no deadline. The answer may be a second old, and never blocks.
+        """
+        ...
+
+    def drain_node(self, node: str, why: str, left_s: float) -> None:
+        """Have Ray place nothing more on this node, which is gone in `left_s` seconds."""
         ...
 
     def reserve(self, machines: Machines, seat: Seat) -> Place:

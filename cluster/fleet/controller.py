@@ -147,3 +147,7 @@ class Fleet:
         """Note that the process at this seat ended with an exception; `words`: its traceback."""
         self._inbox.broke(seat, words, name := keep_traceback(self._run_dir, seat, words))
         log.error("the process at %s broke (%s):\n%s", seat, name or "kept nowhere", words)
+
+    def notice(self, seat: Seat, why: str, within_s: float, node: str | None) -> None:
+        """Note that the process at this seat, or its node, will be taken away in `within_s`."""
+        self._inbox.notice(seat, why, time.monotonic() + within_s, node)

@@ -48,6 +48,20 @@ class ProcessFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class SeatNotice:
+    """The process at this seat, or its node, will be taken away."""
+
+    seat: Seat
+    island: Island | None
+    """The island that it ran; None for a spare."""
+    why: str
+    by_s: float
+    """The time at which it is gone, in seconds of the monotonic clock."""
+    node: str | None = None
+    """Ray's id of the node that goes away; None: only the process does."""
+
+
+@dataclass(frozen=True, slots=True)
 class SpareHeartbeat:
     """A spare has asked whether it is needed."""
 
@@ -74,6 +88,7 @@ class IslandInbox:
         self._lock = threading.Lock()
         self._postings: Mapping[Seat, SeatAssignment] = {}
         self._said = InboxContents()
+        self._notices: list[SeatNotice] = []
 
     def starting(self, seat: Seat, now_s: float) -> float:
         """Note that a process begins at this seat; return how many seconds it waits first."""
@@ -111,6 +126,13 @@ class IslandInbox:
             island = None if posting is None else posting.island
             self._said.words.append(ProcessFailed(seat, island, words, traceback))
 
+    def notice(self, seat: Seat, why: str, by_s: float, node: str | None) -> None:
+        """Note that this seat's process, or its node, will be taken away at this time."""
+        with self._lock:
+            posting = self._postings.get(seat)
+            island = None if posting is None else posting.island
+            self._notices.append(SeatNotice(seat, island, why, by_s, node))
+
     # --- called by the keeper ---------------------------------------------------------------------
 
     def take(self) -> InboxContents:
@@ -118,6 +140,12 @@ class IslandInbox:
         with self._lock:
             contents, self._said = self._said, InboxContents()
         return contents
+
+    def take_notices(self) -> list[SeatNotice]:
+        """Return the notices since the last call."""
+        with self._lock:
+            notices, self._notices = self._notices, []
+        return notices
 
     def post(self, postings: Mapping[Seat, SeatAssignment]) -> None:
         """Answer processes from these assignments from now on."""

@@ -26,6 +26,7 @@ from cluster.fleet.inbox import IslandInbox
 from cluster.fleet.island_table import Islands
 from cluster.fleet.outcome import Outcome
 from cluster.fleet.placement import unplaceable
+from cluster.fleet.preemption import Preemptions
 from cluster.fleet.reconcile_loop import ReconcileLoop
 from cluster.fleet.requests import Requests
 from cluster.fleet.run_records import RunRecords
@@ -94,8 +95,9 @@ class Keeper:
         )
         """The injection of faults, which any thread may call."""
         self._loop = ReconcileLoop(
-            config, cluster, islands, core, self.injection, requests, board, self._remember
-        )
+            config, cluster, islands, core, self.injection, requests, board,
+            Preemptions(config, cluster, inbox), self._remember,
+        )  # fmt: skip
         self._memory = FleetMemoryWriter(self._depot, islands, requests, self.injection)
         self._exporter = Exporter(run_dir, config.monitor, board.published)
         self._records = RunRecords(run_dir, config, self.injection.struck, requests)

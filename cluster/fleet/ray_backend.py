@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.actors.call_errors import STORE_FULL, answer
-from cluster.actors.hosts.host_group import PLACED, bundles_by_host
+from cluster.actors.hosts.host_group import PLACED, bundles_by_host, nodes_of
 from cluster.actors.start import (
     Home,
     end_actor,
@@ -30,6 +30,7 @@ from cluster.actors.start import (
 )
 from cluster.config.schema import Config, IslandGroup, Machines
 from cluster.fleet.backend import Handle, Place, RayCluster, Unavailable
+from cluster.fleet.draining_nodes import DrainingNodes, drain_node
 from cluster.fleet.evaluation import Evaluating, Pending
 from cluster.fleet.placement import Node, bundle, selector
 from cluster.fleet.tpu_slice import PlacedSlice, head_of
@@ -64,6 +65,10 @@ class PlacedGroup:
     def strategy(self) -> PlacementGroupSchedulingStrategy:
         """Return the scheduling strategy of the first host."""
         return PlacementGroupSchedulingStrategy(self.group, bundles_by_host(self.group)[0])
+
+    def nodes(self) -> list[str]:
+        """Return Ray's ids of the nodes of the bundles."""
+        return nodes_of(self.group)
 
     def give_back(self) -> None:
         """Remove the placement group, and the reservation of the slice's head."""
@@ -124,6 +129,7 @@ class RayBackend(RayCluster):
     config: Config
     run_dir: Path
     home: Home
+    watch: DrainingNodes = field(default_factory=DrainingNodes)
 
     def nodes(self) -> list[Node]:
         """Return the living nodes."""
@@ -136,6 +142,14 @@ class RayBackend(RayCluster):
     def address(self) -> str:
         """Return the address of the cluster's head."""
         return ray.get_runtime_context().gcs_address
+
+    def draining(self) -> Mapping[str, float | None]:
+        """Return the nodes that are draining, with the seconds that are left to each."""
+        return self.watch.now()
+
+    def drain_node(self, node: str, why: str, left_s: float) -> None:
+        """Have Ray place nothing more on this node."""
+        drain_node(node, why, left_s)
 
     def reserve(self, machines: Machines, seat: Seat) -> Place:
         """Ask for devices, without waiting for them."""

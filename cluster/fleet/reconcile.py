@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 
 from cluster.config.schema import FailurePolicy
 from cluster.names import Seat, group_name, number_of
@@ -54,6 +55,19 @@ class Holding:
     """The incarnation of its learner when its process was seen to begin again; -1: it was not."""
 
 
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The announcement that an island's process or machines will be taken away."""
+
+    why: str
+    """The reason, for people; it begins with "preempted"."""
+    by_s: float
+    """The time by which the island must have left, in seconds of the monotonic clock."""
+
+
+NO_NOTICES: Mapping[Island, Notice] = MappingProxyType({})
+
+
 class ActionKind(StrEnum):
     """The kind of an action on an island."""
 
@@ -81,8 +95,12 @@ def reconcile(
     actual: Mapping[Island, Holding],
     now_s: float,
     policy: FailurePolicy,
+    notices: Mapping[Island, Notice] = NO_NOTICES,
 ) -> list[Action]:
     """Return the actions that turn the actual islands into the desired ones.
+
+    `notices`: the islands that must leave their present devices. Those that are wanted are placed
+    again afterwards, on other devices.
 
     Carrying them out and asking again leads to a state without further actions.
     """
@@ -91,10 +109,39 @@ def reconcile(
     known = [
         replace(action, holding=actual[island])
         for island in sorted(actual)
-        if (action := _next(actual[island], policy, wanted=island in wanted, now_s=now_s))
+        if (
+            action := _preempted(actual[island], policy, notices.get(island), now_s)
+            or _next(actual[island], policy, wanted=island in wanted, now_s=now_s)
+        )
         is not None
     ]
     return [*known, *new]  # devices are given back first: new islands may wait for them
+
+
+def _preempted(
+    holding: Holding, policy: FailurePolicy, notice: Notice | None, now_s: float
+) -> Action | None:
+    """Return the action that follows from an island's notice; None if there is no notice or action.
+
+    An island without work to hand in returns its devices at once.
+    """
+    if notice is None:
+        return None
+    island, learner = holding.island, holding.learner
+    match holding.hold:
+        case Hold.PLACED:
+            return Action(ActionKind.GIVE_BACK, island, notice.why)
+        case Hold.RUNNING if learner in ("starting", *GONE):
+            why = f"{notice.why}; its learner is {learner}"
+            return Action(ActionKind.GIVE_BACK, island, why)
+        case Hold.RUNNING:
+            return Action(ActionKind.DRAIN, island, notice.why)
+        case Hold.DRAINING if learner not in GONE and now_s > notice.by_s:
+            after_s = min(now_s - holding.since_s, policy.drain_s)
+            why = f"{notice.why}; not drained in {after_s:.0f} s, its time is over"
+            return Action(ActionKind.GIVE_BACK, island, why)
+        case _:
+            return None
 
 
 def _next(holding: Holding, policy: FailurePolicy, *, wanted: bool, now_s: float) -> Action | None:

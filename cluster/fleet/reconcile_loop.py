@@ -15,6 +15,7 @@ from cluster.fleet.core_actors import CoreActors
 from cluster.fleet.fault_injection import Injection
 from cluster.fleet.island_actions import IslandActions
 from cluster.fleet.island_table import Islands
+from cluster.fleet.preemption import Preemptions
 from cluster.fleet.reconcile import reconcile
 from cluster.fleet.requests import DesiredState, Requests
 from cluster.fleet.status_board import StatusBoard
@@ -36,12 +37,14 @@ class ReconcileLoop:
         injection: Injection,
         requests: Requests,
         board: StatusBoard,
+        preemptions: Preemptions,
         keep: Callable[[], None],
     ) -> None:
         """Create the loop. `keep` writes down which islands hold devices, and where."""
         self._config, self._islands, self._core = config, islands, core
         self._injection, self._requests, self._board = injection, requests, board
         self._keep = keep
+        self._preemptions = preemptions
         self._actions = IslandActions(config, cluster, islands, core, keep)
         self._told_to_stop, self._pardons, self._t = False, 0, -1
 
@@ -70,8 +73,10 @@ class ReconcileLoop:
             if islands.spares.tend(islands.taken(), now_s) or changed:
                 islands.post()
                 self._keep()
+        notices = self._preemptions.look(islands, now_s)
+        desired -= self._preemptions.resting(islands.holdings(), now_s)
         policy = self._config.faults.policy
-        for action in reconcile(desired, islands.holdings(), now_s, policy):
+        for action in reconcile(desired, islands.holdings(), now_s, policy, notices):
             self._actions.do(action, now_s)
         self._publish(status, wanted)
         if view.phase is Phase.RUNNING:

@@ -7,7 +7,7 @@ by Ray, or wakes up, and is the spare from then on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from cluster.config.schema import Config
@@ -52,6 +52,11 @@ class Spares:
     def starts(self) -> dict[Seat, int]:
         """Processes that have begun at each spare's seat since one was warm."""
         return {seat: spare.starts for seat, spare in self._there.items()}
+
+    @property
+    def places(self) -> dict[Seat, Place]:
+        """The devices of each spare that has some."""
+        return {seat: it.place for seat, it in self._there.items() if it.place.ready()}
 
     def warm(self, now_s: float) -> dict[str, list[Seat]]:
         """Return the seats of the spares that could take an island over now, by group."""
@@ -112,6 +117,13 @@ class Spares:
                 spare.actor = self._cluster.start_island(group, spare.seat, spare.place)
                 spare.heard_s = now_s
         return before != {*self._there}
+
+    def vacate(self, seats: Collection[Seat]) -> None:
+        """End the spares at these seats, which are preempted; `tend` starts others elsewhere."""
+        for seat in seats:
+            if (spare := self._there.get(seat)) is not None:
+                log.warning("the spare %s is preempted", seat)
+                self.give_back(spare)
 
     def give_back(self, spare: Spare) -> None:
         """End a spare's process, and return its devices."""

@@ -21,7 +21,7 @@ from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ray.util.tpu import SlicePlacementGroup, slice_placement_group
 
-from cluster.actors.hosts.host_group import PLACED, bundles_by_host
+from cluster.actors.hosts.host_group import PLACED, bundles_by_host, nodes_of
 from cluster.fleet.backend import Place
 
 log = logging.getLogger("archipelago.fleet")
@@ -113,6 +113,11 @@ class PlacedSlice(Place):
         assert self._slice is not None, "it is ready"
         group = _group_of(self._slice)
         return PlacementGroupSchedulingStrategy(group, bundles_by_host(group)[0])
+
+    def nodes(self) -> list[str]:
+        """Return Ray's ids of the nodes of the slice; empty if it is not there."""
+        with self._lock:
+            return [] if self._slice is None else nodes_of(_group_of(self._slice))
 
     def give_back(self) -> None:
         """Return the slice.

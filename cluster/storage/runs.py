@@ -160,6 +160,7 @@ def _binding(config: Config) -> dict[str, object]:
     """Return the settings that a run must keep: each key that defines what is trained and how."""
     plain = config.model_dump(mode="json", exclude={"islands", "monitor"})
     del plain["run"]["name"], plain["run"]["dir"]
+    del plain["faults"]["preemption"]  # another machine may be in another cloud
     del plain["sync"]["step_s"], plain["sync"]["force"]  # they matter only before the start
     for key in ("dir", "hang_s", "restarts"):
         del plain["durability"][key]

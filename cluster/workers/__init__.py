@@ -8,6 +8,8 @@ step.
     assembly        construction of a learner from the configuration, slow parts first
     loop_problems   the check of a task with a training loop of the user's own
     environment     environment variables of a process that computes
+    notice_watch    notices that a host will be taken away: SIGTERM, and its cloud's
+    cloud_notices   the formats of the clouds' notices, and the requests for them
     device_encoder  the encoder of deltas, compiled on the devices
     step_timing     the time of a step, measured before a run starts
     evaluator       the initial model, and the held-out loss of the public fragments

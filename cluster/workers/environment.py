@@ -31,6 +31,35 @@ The last bits of the results then differ.
 """
 
 
+STALE_ADDRESSES = (
+    "MEGASCALE_COORDINATOR_ADDRESS",
+    "MEGASCALE_PORT",
+    "MEGASCALE_NUM_SLICES",
+    "MEGASCALE_SLICE_ID",
+    "JAX_COORDINATOR_ADDRESS",
+    "JAX_COORDINATOR_PORT",
+    "JAX_COORDINATOR_BIND_ADDRESS",
+    "JAX_NUM_PROCESSES",
+    "JAX_PROCESS_ID",
+    "JAX_LOCAL_DEVICE_IDS",
+)
+"""Variables that name the other processes of one JAX program.
+
+A node inherits them from its pod or from an earlier job. After a preemption they name a slice that
+never comes back, and JAX would wait for it (ray#62893). An island is one slice with a program of
+its own, whose addresses are arguments (`cluster.hosts.gang.enter`).
+"""
+
+
+def drop_stale_addresses() -> None:
+    """Remove inherited addresses of other JAX programs; call it before JAX is imported.
+
+    An empty value would not do: JAX and libtpu only look whether the variable is there.
+    """
+    for name in STALE_ADDRESSES:
+        os.environ.pop(name, None)
+
+
 def give_pages_back() -> None:
     """Return unused pages of this process to the system; without glibc this is a no-op."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

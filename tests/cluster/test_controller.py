@@ -68,6 +68,9 @@ class FakePlace:
     def give_back(self) -> None:
         del self.cluster.places[self.seat]
 
+    def nodes(self) -> list[str]:
+        return [f"node of {self.seat}"]
+
 
 class FakeEvaluator(Evaluating):
     def ask(self, method: str, *arguments: object) -> Pending:
@@ -97,6 +100,13 @@ class FakeCluster(RayCluster):
     looks: int = 0
     reserved_once: list[Seat] = field(default_factory=list)
     restarted: list[str] = field(default_factory=list)
+    drains: dict[str, float | None] = field(default_factory=dict)
+
+    def draining(self) -> dict[str, float | None]:
+        return dict(self.drains)
+
+    def drain_node(self, node: str, why: str, left_s: float) -> None:
+        self.drains[node] = left_s
 
     def nodes(self) -> list[Node]:
         return [Node("here", {"CPU": 8.0, "memory": 1e9}, {})]

@@ -16,6 +16,7 @@ from cluster.config.schema import Config
 from cluster.names import SYNCER
 from cluster.status import RunStatus
 from cluster.tasks import watch_process
+from cluster.workers.environment import drop_stale_addresses
 from cluster.workers.evaluator import Judged
 from coordinator.errors import Unreachable
 from coordinator.fragments import Flat, Layout
@@ -34,6 +35,7 @@ class EvaluatorActor(Breakable):
 
     def __init__(self, config: str, namespace: str) -> None:
         setup_logging()
+        drop_stale_addresses()
         watch_process(lambda error: start_over(f"a thread died: {error!r}"))
         self._config = Config.model_validate_json(config, strict=False)
         self._namespace, self._actors = namespace, Directory(namespace)

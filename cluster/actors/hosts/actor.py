@@ -21,6 +21,8 @@ from cluster.actors.object_store.moment_pieces import MomentPieceRef, put_pieces
 from cluster.config.schema import Config
 from cluster.names import CALL_TIMEOUT_S, Seat
 from cluster.tasks import watch_process
+from cluster.workers.environment import drop_stale_addresses
+from cluster.workers.notice_watch import NoticeWatch
 from coordinator.errors import Malformed, Unreachable
 from coordinator.parts import Part, Split
 from coordinator.protocol import ContributionId, Island, Known, Life
@@ -40,6 +42,7 @@ class HostActor:
         self, config: str, group: str, seat: Seat, namespace: str, number: int, meeting: GangAddress
     ) -> None:
         setup_logging()
+        drop_stale_addresses()
         watch_process(lambda error: self._end(f"a thread died: {error!r}"))
         parsed_config = Config.model_validate_json(config, strict=False)
         self._config, self._group = parsed_config, parsed_config.group(group)
@@ -48,6 +51,8 @@ class HostActor:
         self._follower: Follower | None = None
         self._parts: LearnerParts | None = None
         self._ready = threading.Event()
+        self._notices = NoticeWatch(parsed_config.faults, self._link.notice, self._end)
+        self._notices.start()
         threading.Thread(target=self._live, name="train", daemon=True).start()
 
     def _live(self) -> None:

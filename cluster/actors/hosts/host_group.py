@@ -52,6 +52,12 @@ def bundles_by_host(group: PlacementGroup) -> list[int]:
     return sorted(nodes, key=worker)
 
 
+def nodes_of(group: PlacementGroup) -> list[str]:
+    """Return Ray's ids of the nodes on which a placement group has bundles; empty if on none."""
+    nodes: dict[int, str] = placement_group_table(group).get("bundles_to_node_id", {})
+    return [*dict.fromkeys(filter(None, nodes.values()))]
+
+
 class Hosts:
     """The other hosts, as the first one reaches them.
 

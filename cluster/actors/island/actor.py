@@ -21,7 +21,9 @@ from cluster.names import Seat
 from cluster.source import learner_sha256
 from cluster.tasks import watch_process
 from cluster.transfers import Prepared
+from cluster.workers.environment import drop_stale_addresses
 from cluster.workers.island_process import IslandProcess
+from cluster.workers.notice_watch import NoticeWatch
 from coordinator.codec import Sent
 from coordinator.errors import Malformed
 from coordinator.parts import Split
@@ -47,6 +49,7 @@ class IslandActor(BreakableIsland):
 
     def __init__(self, config: str, group: str, seat: Seat, namespace: str) -> None:
         setup_logging()
+        drop_stale_addresses()
         parsed_config = Config.model_validate_json(config, strict=False)
         own_group = parsed_config.group(group)
         self._cable = Cable()
@@ -70,6 +73,10 @@ class IslandActor(BreakableIsland):
         gathered = gather if own_group.hosts > 1 else None
         self.process = IslandProcess(parsed_config, own_group, link, link, gathered)
         watch_process(lambda error: self.process.break_down(Reason.TRAIN, error))
+        self._notices = NoticeWatch(
+            parsed_config.faults, lambda *notice: link().notice(*notice), self.process.end
+        )
+        self._notices.start()
 
     @property
     def _learner(self) -> Learner | None:

@@ -19,6 +19,7 @@ from cluster.config.schema import Config
 from cluster.failures import Reason, raised
 from cluster.names import Seat
 from cluster.tasks import watch_process
+from cluster.workers.environment import drop_stale_addresses
 from coordinator.errors import Rejected
 from coordinator.protocol import Life
 from islands.activity_clock import ActivityClock
@@ -37,6 +38,7 @@ class RingIslandActor(BreakableIsland):
     def __init__(self, config: str, group: str, seat: Seat, namespace: str) -> None:
         """Start the island's thread; this cannot fail, since Ray would never restart the actor."""
         setup_logging()
+        drop_stale_addresses()
         watch_process(self._break_down)
         self._config = Config.model_validate_json(config, strict=False)
         self._link = RingRayLink(self._config, namespace, seat)
