@@ -286,6 +286,8 @@ class RunStatus(TypedDict):
     """Evaluations of the model that failed, by reason."""
     figures: Figures | None
     """Measurements; None: nothing is measured yet."""
+    shards_lost: NotRequired[int]
+    """Processes of shards that have ended; missing in the modes without shards."""
     evaluation: NotRequired[EvaluationStatus | None]
     """The state of evaluations; None: no batch was evaluated yet."""
     asked: NotRequired[str | None]

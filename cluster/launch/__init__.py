@@ -25,6 +25,11 @@ the run ends, the process stops all of it, and nothing else.
     cluster_checks  checks of regions and addresses against the nodes
     links          measurements of the links between nodes
     link_findings  the settings that limit those links
+    run_findings   what is wrong with a run, why, and what to do; pure
+    causes         the cause behind the reason of an island's state; pure
+    run_facts      the facts about a run, from its directory
+    cluster_findings  what is wrong with a cluster's nodes, versions and clocks; pure
+    cluster_health    the health of a cluster, measured by a task on each node
     wan_settings   settings of the kernel and of Ray for nodes joined by a long link
     verify         a check of all files of a run
     page_link      a link to the live page of a run on this machine

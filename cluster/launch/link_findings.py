@@ -27,6 +27,8 @@ class Severity(StrEnum):
     """Something does not work."""
     WARNING = "warning"
     """Something works, but slower than it could."""
+    NOTE = "note"
+    """Something was done on purpose."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,8 @@ class Counts:
     """Lost tokens whose computing time is in `wasted_s`."""
     wasted_s: float = 0.0
     """Computing seconds of lost tokens."""
+    shards_lost: int = 0
+    """Processes of shards that have ended."""
 
     def watched(self, island: Island) -> Watched:
         """Return the measurements of an island; begin some if it is not configured."""

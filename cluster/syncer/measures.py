@@ -38,6 +38,7 @@ from coordinator.protocol import (
     Refused,
     Report,
     Resume,
+    ShardLost,
     Unsound,
     Vitals,
     Void,
@@ -109,6 +110,8 @@ class Measures:
         if isinstance(event, Merged) and after.merges > before.merges:
             self._counts.jumps.pop(event.fragment, None)
             merge_measures.pointed(self._counts, before, event)
+        if isinstance(event, ShardLost):
+            self._counts.shards_lost += 1
         if isinstance(event, Resume):
             for fragment, version in zip(before.fragments, event.versions, strict=True):
                 lost = fragment.version.number - version.number

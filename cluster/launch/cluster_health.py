@@ -1,0 +1,158 @@
+"""The health of a Ray cluster, measured by a short task on each node."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shutil
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from cluster.actors.start import NODE_ID
+from cluster.launch.cluster_findings import ClusterHealth, NodeHealth
+from cluster.launch.connect import connect
+from cluster.launch.run_findings import Probe
+from cluster.names import FLEET, island_actor, namespace_of, seat_of
+from coordinator.protocol import Island
+
+NAMESPACE = "archipelago-doctor"
+RUNS = namespace_of("")
+"""The beginning of the namespace of every run."""
+START_S, ANSWER_S = 45.0, 10.0
+"""Timeouts of the first task on a node, whose process has to start, and of the next one."""
+PROBE_S = 5.0
+"""Timeout of a call to a silent island."""
+PACKAGES = ("archipelago", "ray", "jax", "numpy")
+UNEXPECTED = 2
+"""Ray's number for the death of a node that was not asked to end (NodeDeathInfo)."""
+
+
+def look_at_node() -> tuple[float, dict[str, str], dict[str, float]]:
+    """Return the clock, the versions and the free shares of the disks of this node."""
+    from cluster.source import source_sha256
+
+    versions = {"python": platform.python_version(), "source": source_sha256()}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "none"
+    places = {"the disk of Ray's logs and spilled objects": Path(_session_dir())}
+    free: dict[str, float] = {}
+    for purpose, place in places.items():
+        usage = shutil.disk_usage(place)
+        free[purpose] = usage.free / usage.total
+    return time.time(), versions, free
+
+
+def _session_dir() -> str:
+    return ray.worker.global_worker.node.get_session_dir_path()  # type: ignore[attr-defined]
+
+
+def cluster_health(
+    address: str, run: str | None = None, silent: Sequence[str] = ()
+) -> tuple[ClusterHealth, dict[str, Probe]]:
+    """Return the health of a cluster, and whether the silent islands of a run answer a call.
+
+    Errors: `UserMistake` if the cluster cannot be reached.
+    """
+    connect(address, NAMESPACE)
+    try:
+        nodes = ray.nodes()
+        living = [node for node in nodes if node["Alive"]]
+        health = ClusterHealth(
+            nodes=_health_of(living),
+            dead_nodes={
+                node["NodeManagerAddress"]: str(node.get("DeathReasonMessage") or "")
+                for node in nodes
+                if not node["Alive"] and node.get("DeathReason") == UNEXPECTED
+            },
+            draining=_draining(living),
+            leftover=_leftover(),
+        )
+        return health, {} if run is None else _probed(run, silent)
+    finally:
+        ray.shutdown()
+
+
+def _health_of(nodes: Sequence[Mapping[str, Any]]) -> list[NodeHealth]:
+    """Look at all nodes at once: a task starts a process, and the next one measures the clock."""
+    tasks = [
+        ray.remote(look_at_node).options(
+            num_cpus=0, label_selector={NODE_ID: node["NodeID"]}, max_retries=0
+        )
+        for node in nodes
+    ]
+    until_s = time.monotonic() + START_S
+    first = [task.remote() for task in tasks]
+    errors = [_error(reference, until_s) for reference in first]
+    return [
+        NodeHealth(node["NodeManagerAddress"], error) if error else _measured(node, task)
+        for node, task, error in zip(nodes, tasks, errors, strict=True)
+    ]
+
+
+def _error(reference: ray.ObjectRef, until_s: float) -> str:
+    try:
+        ray.get(reference, timeout=max(0.0, until_s - time.monotonic()))
+    except RayError as error:
+        return (str(error).strip() or type(error).__name__).splitlines()[-1][:200]
+    return ""
+
+
+def _measured(node: Mapping[str, Any], task: Any) -> NodeHealth:
+    name, began_s = node["NodeManagerAddress"], time.time()
+    try:
+        clock_s, versions, free = ray.get(task.remote(), timeout=ANSWER_S)
+    except RayError as error:
+        return NodeHealth(name, type(error).__name__)
+    return NodeHealth(name, "", skew_s(began_s, clock_s, time.time()), versions, free)
+
+
+def skew_s(began_s: float, clock_s: float, ended_s: float) -> float:
+    """Return by how much a clock that was read between two moments differs at least, in seconds."""
+    return max(0.0, clock_s - ended_s) + min(0.0, clock_s - began_s)
+
+
+def _draining(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    from ray._private.state import state
+
+    ids = state.get_draining_nodes()
+    return [node["NodeManagerAddress"] for node in nodes if node["NodeID"] in ids]
+
+
+def _leftover() -> dict[str, int]:
+    """Return the number of named actors of each run that has no fleet."""
+    named: Any = ray.util.list_named_actors(all_namespaces=True)
+    of_runs = [each for each in named if each["namespace"].startswith(RUNS)]
+    with_fleet = {each["namespace"] for each in of_runs if each["name"] == FLEET}
+    counts = Counter(each["namespace"] for each in of_runs)
+    return {
+        space.removeprefix(RUNS): count
+        for space, count in sorted(counts.items())
+        if space not in with_fleet
+    }
+
+
+def _probed(run: str, islands: Sequence[str]) -> dict[str, Probe]:
+    """Call the process of each of these islands; one without a process is left out."""
+    found: dict[str, Probe] = {}
+    for island in islands:
+        try:
+            actor = ray.get_actor(island_actor(seat_of(Island(island))), namespace_of(run))
+            ray.get(actor.node.remote(), timeout=PROBE_S)
+        except ValueError:
+            continue
+        except GetTimeoutError:
+            found[island] = "silent"
+        except RayError:
+            continue
+        else:
+            found[island] = "answers"
+    return found
