@@ -45,6 +45,15 @@ def run(
             "the log that leads to them is damaged or missing.",
         ),
     ] = False,
+    from_step: Annotated[
+        int | None,
+        typer.Option(
+            "--from",
+            metavar="T",
+            help="With --resume: go back to the state of step T that durability.keep_hourly or "
+            "keep_daily has kept; newer states are set aside.",
+        ),
+    ] = None,
     or_resume: Annotated[
         bool,
         typer.Option(
@@ -70,6 +79,7 @@ def run(
         run_dir=run_dir,
         resume=resume,
         from_stored=from_stored,
+        from_step=from_step,
         or_resume=or_resume,
         check=check,
         verbose=verbose,
@@ -85,6 +95,7 @@ def train(
     run_dir: Path | None = None,
     resume: bool = False,
     from_stored: bool = False,
+    from_step: int | None = None,
     or_resume: bool = False,
     check: bool = False,
     verbose: bool = False,
@@ -104,6 +115,8 @@ def train(
 
     if from_stored and not resume:
         raise UserMistake("--from-stored: it is an option of --resume; give --resume as well")
+    if from_step is not None and (not resume or from_stored):
+        raise UserMistake("--from T: it is an option of --resume, without --from-stored")
     import_from_here()
     draft, now = read(config_path, overrides), datetime.now().astimezone()
     if or_resume and not resume and not draft.problems:
@@ -114,6 +127,8 @@ def train(
             f'--from-stored: run.mode = "{config.run.mode}" has no fragments; --resume '
             "continues from the newest readable snapshot"
         )
+    if from_step is not None:
+        _check_kept_state(config, chosen, from_step)
     console = Console(file=sys.stderr if as_json else sys.stdout)  # as it is now: see launch.run
     if verbose or not as_json:
         _say_header(console, config, chosen, layout, resume=resume, verbose=verbose)
@@ -139,6 +154,7 @@ def train(
             page=lambda link: display.say(page_line(link)),
             resumes=resume,
             from_stored=from_stored,
+            from_step=from_step,
         )
     if as_json:
         print(json_text(outcome.summary))
@@ -180,6 +196,17 @@ def checked(config: Config, run_dir: Path, layout: Layout) -> Mapping[str, objec
         "islands": [*config.island_names],
         "init": init,
     }
+
+
+def _check_kept_state(config: Config, run_dir: Path, t: int) -> None:
+    """Check that the run has kept the state of this step.
+
+    Errors: `UserMistake` with the steps that it has kept.
+    """
+    from cluster.storage.ladder import chosen_rung
+    from cluster.storage.open_depot import depot_of
+
+    chosen_rung(depot_of(config, run_dir), t)
 
 
 def _say_header(

@@ -90,6 +90,18 @@ def whole_tape_is_kept(config: Config) -> Iterator[Problem]:
         )
 
 
+@reads("durability.keep_hourly", "durability.keep_daily", "run.mode")
+def ladder_has_fragments(config: Config) -> Iterator[Problem]:
+    """Check that states are kept only in modes that have fragments."""
+    for key in ("keep_hourly", "keep_daily"):
+        if getattr(config.durability, key) and config.run.mode.sums_gradients:
+            yield Problem(
+                f"durability.{key}",
+                f'has no effect with run.mode = "{config.run.mode}", which has snapshots of its '
+                "own (durability.keep_snapshots); leave it out",
+            )
+
+
 @reads("islands")
 def some_islands(config: Config) -> Iterator[Problem]:
     """Check that the run has an island."""
@@ -144,6 +156,7 @@ CHECKS: tuple[FieldCheck, ...] = (
     machine_checks.batches_divide,
     durable_everywhere,
     whole_tape_is_kept,
+    ladder_has_fragments,
     sync_checks.overlap_fits,
     sync_checks.one_outer_optimizer,
     sync_checks.shards_have_fragments,

@@ -95,6 +95,10 @@ class DurabilityConfig(Table):
     """
     keep_segments: Annotated[int, Field(ge=0)] = 0
     """Sealed segments of the tape to keep, at least 2; 0 keeps all of them, which replay needs."""
+    keep_hourly: Annotated[int, Field(ge=0)] = 0
+    """States of the last hours to keep, one of each, for `--resume --from T`."""
+    keep_daily: Annotated[int, Field(ge=0)] = 0
+    """States of the last days to keep, one of each, for `--resume --from T`."""
     keep_contributions: bool = False
     """Keep merged contributions, so that a replay rebuilds the fragments bit for bit."""
     hang_s: Positive = 60.0

@@ -35,6 +35,8 @@ from cluster.launch.ray_cluster import Stores, check_room, cluster_of
 from cluster.names import CALL_TIMEOUT_S, FLEET, namespace_of
 from cluster.status import RunStatus
 from cluster.storage import runs
+from cluster.storage.ladder import ask_to_go_back
+from cluster.storage.open_depot import depot_of
 from coordinator.errors import RunFailed, UserMistake
 from coordinator.fragments import Layout
 
@@ -69,13 +71,15 @@ def run(
     page: Callable[[str], None] | None = None,
     resumes: bool = False,
     from_stored: bool = False,
+    from_step: int | None = None,
 ) -> Outcome:
     """Run one training run to its end, owned by this process.
 
     `say`: prints a line about what was measured. `page`: receives a link to the live page once.
 
     `resumes`: an earlier process has begun the run. `from_stored`: start from the newest stored
-    version of each fragment, even if events are missing from the log.
+    version of each fragment, even if events are missing from the log. `from_step`: go back to the
+    kept state of this step.
 
     Errors: `UserMistake` before anything was started; `RunFailed` after.
     """
@@ -94,6 +98,8 @@ def run(
         # table and off a stream from which a script reads JSON.
         log_file = stack.enter_context((run_dir / "ray.log").open("a", buffering=1))
         stack.enter_context(redirect_stdout(log_file))
+        if resumes:
+            ask_to_go_back(depot_of(config, run_dir), from_step)
         home, hint = Home(namespace, detached=False), resume_hint(run_dir)
         stack.enter_context(last_words(f"archipelago: the run has ended with its Ray node; {hint}"))
         fleet = start_fleet(

@@ -20,6 +20,8 @@ contract.
     playback       reads a tape from a place on, row by row
     state_history  the states of a run, computed again from its tape
     snapshots      `state.json`: the rules' state and the measures at one moment; deletes old ones
+    ladder         kept states of earlier hours and days, and going back to one
+    rungs          the names of those states, and the versions that must stay stored for them
     identity       `identity.json`: a unique name of the run, which its fragments carry
     fragments      the newest versions of each fragment, one file each
     contributions  contributions as they were handed in, if they are kept

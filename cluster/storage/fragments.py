@@ -19,6 +19,7 @@ from cluster.storage.contributions import contributions_of
 from cluster.storage.depot import Depot
 from cluster.storage.format import Damaged
 from cluster.storage.identity import have_identity, identity_of
+from cluster.storage.rungs import PinnedVersions
 from cluster.storage.sealed import SUFFIX, seal, unseal
 from coordinator.codec import Payload
 from coordinator.fragments import Flat, Layout
@@ -93,9 +94,12 @@ class FragmentStore:
     def __init__(self, depot: Depot, layout: Layout, *, keep: int) -> None:
         self._depot, self._layout, self._keep = depot, layout, keep
         self._run: str | None = None  # the run's identity, None before it is read
+        self._pinned = PinnedVersions(depot)
 
     def save(self, p: Fragment, arrays: Arrays, first: bool = False) -> None:
         """Write a version, then delete the oldest; the `first` one of a run is kept for replay.
+
+        Versions of kept states stay (`cluster.storage.ladder`).
 
         Errors: `OSError` if the depot does not accept it.
         """
@@ -112,7 +116,9 @@ class FragmentStore:
         content = seal(parts, self._layout.fingerprint, identity)
         self._depot.write(fragment_name(p, arrays.version), *content)
         if not first:
-            for old in self._files(p)[1 : -self._keep]:
+            old_files = self._files(p)[1 : -self._keep]
+            pinned = self._pinned.of(p) if old_files else set[Version]()
+            for old in (each for each in old_files if each.version not in pinned):
                 with suppress(FileNotFoundError):  # a write that was given up may have deleted it
                     self._depot.remove(old.name)
 
@@ -150,15 +156,18 @@ class FragmentStore:
     def newest(self, p: Fragment, upto: Version | None = None) -> Arrays:
         """Return the newest intact version that is not later than `upto`.
 
-        Only the newest `keep` stored versions are considered. A run with trained versions never
-        continues from the first version, which is kept only for replay.
+        Only the newest `keep` stored versions are considered, and `upto` itself. A run with trained
+        versions never continues from the first version, which is kept only for replay.
 
         Errors: `Damaged` if there is none.
         """
         files = self._files(p)
         retained = files[-self._keep :]
         wanted = [each for each in retained if upto is None or each.version <= upto]
-        if upto is not None and StoredFragment(p, upto, orphan=False) not in wanted:
+        exact = None if upto is None else StoredFragment(p, upto, orphan=False)
+        if exact in files[1:] and exact is not None and exact not in wanted:
+            wanted.append(exact)  # of a kept state
+        if upto is not None and exact not in wanted:
             aside = StoredFragment(p, upto, orphan=True)  # from a restore with less of the log
             wanted += [aside] if aside in self._files(p, orphans=True) else []
         why: list[str] = []

@@ -31,6 +31,10 @@ RUN_FILES = {
     "token": "The token of the run's HTTP port.",
     "prometheus.json": "The run as a target for Prometheus; removed at its end.",
     "from-stored.json": "The versions that `--resume --from-stored` started from.",
+    "ladder/": "Kept states of earlier hours and days; only with `durability.keep_hourly` or "
+    "`keep_daily`.",
+    "aside/": "Newer states that the run left when it went back with `--resume --from T`.",
+    "from-step.json": "The step to which the next resume goes back; removed when it has.",
     "ring/, ring.json, ring.jsonl": "Snapshots, memory and log of the data-parallel modes.",
 }
 """The content of each file by its name, files for people first."""

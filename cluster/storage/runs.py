@@ -162,7 +162,7 @@ def _binding(config: Config) -> dict[str, object]:
     del plain["run"]["name"], plain["run"]["dir"]
     del plain["faults"]["preemption"]  # another machine may be in another cloud
     del plain["sync"]["step_s"], plain["sync"]["force"]  # they matter only before the start
-    for key in ("dir", "hang_s", "restarts"):
+    for key in ("dir", "hang_s", "restarts", "keep_hourly", "keep_daily"):
         del plain["durability"][key]
     return {f"{name}.{key}": value for name, table in plain.items() for key, value in table.items()}
 

@@ -84,7 +84,8 @@ def load_snapshot(depot: Depot, layout: str, name: str = STATE) -> Snapshot | No
         kept = Snapshot(state=thaw(plain.pop("state")), place=place, **plain)
     except (UnknownRecord, KeyError, TypeError) as error:
         raise Damaged(f"{name} is of another version: {error}") from error
-    if name != STATE and place is not None and name != name_of(place.segment):
+    is_named = name.startswith(f"{STATES}/")
+    if is_named and place is not None and name != name_of(place.segment):
         raise Damaged(f"{name} is another file under this name: {name_of(place.segment)}")
     return kept
 

@@ -17,14 +17,16 @@ from cluster.storage.depot import Depot
 from cluster.storage.fleet_file import FLEET_FILE
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import StoredFragment, stored_versions
+from cluster.storage.ladder import ASIDE, load_rung, set_aside
 from cluster.storage.playback import Playback, TapeRow
+from cluster.storage.rungs import Rung
 from cluster.storage.segments import generations
 from cluster.storage.snapshots import STATE, STATES
 from cluster.storage.state_history import relive
 from cluster.syncer.damage_report import joined, passed_over, refused
 from cluster.syncer.journal import read_notes, retell
 from cluster.syncer.measures import Measures
-from cluster.syncer.resume_point import resume_point, snapshots
+from cluster.syncer.resume_point import resume_point, rules_sha256, snapshots
 from coordinator.protocol import Fragment, Resume, Version
 from coordinator.state import Rule, State, initial
 
@@ -68,8 +70,11 @@ async def restore(
     hears: Callable[[int], None] = lambda seq: None,
     *,
     from_stored: bool = False,
+    rung: Rung | None = None,
 ) -> tuple[Comeback, Resume] | None:
     """Bring back rules and shards.
+
+    `rung`: the kept state to which the run goes back; all newer states are then set aside.
 
     Returns the result of `come_back` and the event with which the new generation begins; None if
     the run has not begun. The damage is noted in the measures.
@@ -78,6 +83,8 @@ async def restore(
     """
 
     def look() -> Comeback | None:
+        if rung is not None:
+            return went_back(depot, rule, measures, rung)
         candidate = come_back(depot, rule, measures, hears, from_stored=from_stored)
         if candidate is not None:
             depot.tidy(STATE)
@@ -91,6 +98,9 @@ async def restore(
         found = await recover(wanted, comeback.generation)
     except Damaged as error:
         raise refused(error, stored) from error
+    if rung is not None:
+        kept, _ = load_rung(depot, rung, rule.fingerprint)
+        await asyncio.to_thread(set_aside, depot, rung, kept, rule.fingerprint)
     comeback = replace(comeback, damage=joined(comeback.damage, passed_over(stored, wanted, found)))
     measures.damaged(comeback.damage)
     return comeback, Resume(comeback.generation, tuple(found[p] for p in sorted(found)))
@@ -129,6 +139,27 @@ def come_back(
         wanted = tuple(newest.get(Fragment(p), v) for p, v in enumerate(known))
         comeback = replace(comeback, wanted=wanted, damage=joined(comeback.damage, STORED))
     return comeback
+
+
+def went_back(depot: Depot, rule: Rule, measures: Measures, rung: Rung) -> Comeback:
+    """Return a kept state for a new generation, which replaces all events after it.
+
+    Errors: `Damaged` if the state cannot be used, or is of other rules.
+    """
+    kept, versions = load_rung(depot, rung, rule.fingerprint)
+    if kept.rules != rules_sha256(rule):
+        raise Damaged(
+            f"{rung.state_name} is of other rules: use the source and the configuration that the "
+            "run had then"
+        )
+    try:
+        measures.remember(kept.measures)
+    except ValueError as error:
+        raise Damaged(f"{rung.state_name}: {error}") from error
+    stored = stored_versions(depot)
+    why = f"--from {rung.t}: the run went back to t {rung.t}; newer states are in {ASIDE}/"
+    comeback = _comeback(depot, kept.state, kept.seq, kept.now_s, 0, why, stored)
+    return replace(comeback, wanted=versions)
 
 
 def _has_begun(depot: Depot, stored: Mapping[Fragment, list[StoredFragment]]) -> bool:

@@ -24,7 +24,7 @@ from cluster.shard.build import shard_over
 from cluster.shard.files import DepotFiles
 from cluster.shard.storing_thread import StoringPace
 from cluster.status import Figures
-from cluster.storage import fleet_file, ownership, runs
+from cluster.storage import fleet_file, ladder, ownership, runs
 from cluster.storage.folder import Folder
 from cluster.storage.fragments import Arrays, FragmentStore, forget_orphans
 from cluster.storage.layout import load_layout, same_layout, save_layout
@@ -72,7 +72,9 @@ class Again(Played):
 
         asked = runs.asked_for_stored(depot, owner)
         assert asked == from_stored
-        come = asyncio.run(restore(depot, self.rule, self.measures, recover, from_stored=asked))
+        rung = ladder.asked_to_go_back(depot)
+        restoring = restore(depot, self.rule, self.measures, recover, from_stored=asked, rung=rung)
+        come = asyncio.run(restoring)
         assert come is not None, "a run that was begun is not begun anew"
         self.back: Comeback
         self.back, resume = come
@@ -87,6 +89,8 @@ class Again(Played):
         self._tape.flush()
         if asked:
             depot.remove(runs.FROM_STORED)
+        if rung is not None:
+            depot.remove(ladder.FROM_STEP)
 
     @property
     def damage(self) -> str:

@@ -21,7 +21,7 @@ from cluster.actors.syncer.snapshot_writer import SnapshotWriter
 from cluster.config.rule import rule_of, wire_of_moments
 from cluster.config.schema import Config
 from cluster.names import group_name
-from cluster.storage import runs
+from cluster.storage import ladder, runs
 from cluster.storage.depot import Depot
 from cluster.storage.layout import load_layout, save_layout
 from cluster.storage.ownership import Fence
@@ -51,7 +51,9 @@ class SyncerProcess:
         self._depot, self._owner = depot, owner
         self._fence = Fence(depot, owner)
         self.ports = RayPorts(namespace, holder_of(config))
-        self._snapshots = SnapshotWriter(depot, self._fence.check, config.durability.keep_segments)
+        kept = config.durability
+        policy = ladder.LadderPolicy(kept.keep_hourly, kept.keep_daily)
+        self._snapshots = SnapshotWriter(depot, self._fence.check, kept.keep_segments, policy)
         self._shards = ShardKeeper(config, namespace, self.ports, self._snapshots)
         self.up = BringUp("the syncer", self._bring_up)
         self.heard = -1
@@ -91,9 +93,11 @@ class SyncerProcess:
             state_fragment=layout.state_fragment,
         )
         from_stored = await asyncio.to_thread(runs.asked_for_stored, self._depot, self._owner)
+        rung = await asyncio.to_thread(ladder.asked_to_go_back, self._depot)
         comeback = await restore(
-            self._depot, rule, measures, self._shards.recover, self._hears, from_stored=from_stored
-        )
+            self._depot, rule, measures, self._shards.recover, self._hears,
+            from_stored=from_stored, rung=rung,
+        )  # fmt: skip
         recovered, resume = (None, None) if comeback is None else comeback
         if recovered is not None:
             logging.warning(
@@ -126,10 +130,11 @@ class SyncerProcess:
         )
         if resume is not None:
             syncer.feed(resume)
-        if from_stored:
+        requests = [runs.FROM_STORED] * from_stored + [ladder.FROM_STEP] * (rung is not None)
+        if requests:
             await done(tape.flush())
-            if tape.trouble is None:
-                await asyncio.to_thread(self._depot.remove, runs.FROM_STORED)
+            for request in requests if tape.trouble is None else ():
+                await asyncio.to_thread(self._depot.remove, request)
         self._shards.keep(syncer)
         records = SyncerRecords(syncer, tape, notes, clock, self._snapshots)
         syncer.spawn(records.keep_snapshots())

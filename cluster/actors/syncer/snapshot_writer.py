@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from cluster.actors.restart import start_over
 from cluster.storage.depot import Depot
 from cluster.storage.fragments import forget_orphans
+from cluster.storage.ladder import NO_LADDER, Ladder, LadderPolicy
 from cluster.storage.segments import tape_name
 from cluster.storage.snapshots import Snapshot, forget_before, name_of, save_snapshot
 from cluster.syncer.journal import Notes
@@ -18,12 +20,19 @@ from coordinator.errors import RunFailed
 class SnapshotWriter:
     """A writer of snapshots, one at a time, so that an older one never replaces a newer one."""
 
-    def __init__(self, depot: Depot, check: Callable[[], None], keep_segments: int) -> None:
+    def __init__(
+        self,
+        depot: Depot,
+        check: Callable[[], None],
+        keep_segments: int,
+        ladder: LadderPolicy = NO_LADDER,
+    ) -> None:
         """Write to a depot.
 
         `check`: raises `RunFailed` if the run belongs to another owner. `keep_segments`: how many
-        segments of the log are kept; 0: all.
+        segments of the log are kept; 0: all. `ladder`: how many states of earlier hours and days.
         """
+        self._ladder = Ladder(depot, ladder)
         self._depot, self._check, self._keep_segments = depot, check, keep_segments
         self._writing = threading.Lock()
         self.orphans = True
@@ -51,7 +60,15 @@ class SnapshotWriter:
                 if sealed and snapshot.place is not None:
                     save_snapshot(self._depot, snapshot, layout, name_of(snapshot.place.segment))
                     forget_before(self._depot, self._keep_segments)
+                self._keep_ladder(snapshot, layout)
         except OSError as error:  # a restart then replays the log from the previous snapshot
             logging.error("no snapshot: %s", error)
             return False
         return True
+
+    def _keep_ladder(self, snapshot: Snapshot, layout: str) -> None:
+        """Keep this state for later hours and days if it is due; log an error of the depot."""
+        try:
+            self._ladder.look(snapshot, layout, time.time())
+        except OSError as error:
+            logging.error("no state is kept in the ladder: %s", error)
