@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from cluster.storage.depot import Depot
+from cluster.storage.files import json_bytes
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import ORPHAN, StoredFragment, fragment_name, stored_versions
 from cluster.storage.rungs import LADDER, NAMED, Rung, versions_of
@@ -120,7 +121,7 @@ class Ladder:
             return
         rung = Rung(snapshot.state.t, at_s)
         plain = [[each.generation, each.number] for each in versions]
-        self._depot.write(rung.name, json.dumps({"versions": plain}).encode())
+        self._depot.write(rung.name, json_bytes({"versions": plain}))
         if not _is_whole(self._depot, versions):
             self._depot.remove(rung.name)
             return
@@ -168,7 +169,7 @@ def ask_to_go_back(depot: Depot, t: int | None) -> None:
             depot.remove(FROM_STEP)
         return
     chosen_rung(depot, t)
-    depot.write(FROM_STEP, json.dumps({"t": t}).encode())
+    depot.write(FROM_STEP, json_bytes({"t": t}))
 
 
 def chosen_rung(depot: Depot, t: int) -> Rung:
@@ -234,7 +235,7 @@ def set_aside(depot: Depot, rung: Rung, snapshot: Snapshot, layout: str) -> None
     newer = [each for each in rungs_of(depot) if (each.at_s, each.t) > (rung.at_s, rung.t)]
     names = [name for each in newer for name in (each.state_name, each.name)]
     folder = _folder_for(depot, rung, later)
-    depot.write(f"{folder}/why.json", json.dumps({"went_back_to_t": rung.t}).encode())
+    depot.write(f"{folder}/why.json", json_bytes({"went_back_to_t": rung.t}))
     for name in (STATE, VITALS, *names, *(each.name for each in later)):
         target = f"{folder}/{name.rpartition('/')[2].removesuffix(ORPHAN)}"
         if name == STATE and depot.has(target):

@@ -1,6 +1,6 @@
 """The rungs of a ladder by name, and the versions that they keep stored.
 
-`FragmentStore` reads these to know what not to delete; `ladder` writes them.
+`FragmentStore` reads them, so that it deletes none of these versions; `ladder` writes them.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ REFUSALS = {
     "run.fragments=3": "run.fragments: is not known here; did you mean sync.fragments?",
     "sync.learning_rate=1": "sync.learning_rate: is not known here; did you mean "
     "optimizer.learning_rate or sync.outer.learning_rate or islands.optimizer.learning_rate?",
-    "faults.qqq=1": "faults.qqq: is not known; known are plan, policy",
+    "faults.qqq=1": "faults.qqq: is not known; known are plan, policy, preemption",
     "islands.eu.cuont=1": "islands.0.cuont: is not known; did you mean count?",
     # wrong types
     'run.steps="8"': 'run.steps: must be a whole number, given "8"',
