@@ -33,8 +33,11 @@ UNEXPECTED = 2
 """Ray's number for the death of a node that was not asked to end (NodeDeathInfo)."""
 
 
-def look_at_node() -> tuple[float, dict[str, str], dict[str, float]]:
-    """Return the clock, the versions and the free shares of the disks of this node."""
+def look_at_node(session: str) -> tuple[float, dict[str, str], dict[str, float]]:
+    """Return the clock, the versions and the free shares of the disks of this node.
+
+    `session`: the folder of Ray's sockets, logs and spilled objects there.
+    """
     from cluster.source import source_sha256
 
     versions = {"python": platform.python_version(), "source": source_sha256()}
@@ -43,16 +46,9 @@ def look_at_node() -> tuple[float, dict[str, str], dict[str, float]]:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             versions[name] = "none"
-    places = {"the disk of Ray's logs and spilled objects": Path(_session_dir())}
-    free: dict[str, float] = {}
-    for purpose, place in places.items():
-        usage = shutil.disk_usage(place)
-        free[purpose] = usage.free / usage.total
+    usage = shutil.disk_usage(session)
+    free = {"the disk of Ray's logs and spilled objects": usage.free / usage.total}
     return time.time(), versions, free
-
-
-def _session_dir() -> str:
-    return ray.worker.global_worker.node.get_session_dir_path()  # type: ignore[attr-defined]
 
 
 def cluster_health(
@@ -90,12 +86,17 @@ def _health_of(nodes: Sequence[Mapping[str, Any]]) -> list[NodeHealth]:
         for node in nodes
     ]
     until_s = time.monotonic() + START_S
-    first = [task.remote() for task in tasks]
+    first = [task.remote(_session(node)) for task, node in zip(tasks, nodes, strict=True)]
     errors = [_error(reference, until_s) for reference in first]
     return [
         NodeHealth(node["NodeManagerAddress"], error) if error else _measured(node, task)
         for node, task, error in zip(nodes, tasks, errors, strict=True)
     ]
+
+
+def _session(node: Mapping[str, Any]) -> str:
+    """Return the folder of Ray's session on a node: its socket is there."""
+    return str(Path(node["RayletSocketName"]).parent)
 
 
 def _error(reference: ray.ObjectRef, until_s: float) -> str:
@@ -109,7 +110,7 @@ def _error(reference: ray.ObjectRef, until_s: float) -> str:
 def _measured(node: Mapping[str, Any], task: Any) -> NodeHealth:
     name, began_s = node["NodeManagerAddress"], time.time()
     try:
-        clock_s, versions, free = ray.get(task.remote(), timeout=ANSWER_S)
+        clock_s, versions, free = ray.get(task.remote(_session(node)), timeout=ANSWER_S)
     except RayError as error:
         return NodeHealth(name, type(error).__name__)
     return NodeHealth(name, "", skew_s(began_s, clock_s, time.time()), versions, free)

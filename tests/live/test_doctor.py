@@ -1,0 +1,65 @@
+"""The doctor on a real cluster: no finding on a healthy one, a note on a node that drains."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.live.cli import place
+
+pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(390)]
+CLUSTER = """
+import json, sys
+import ray
+from ray.cluster_utils import Cluster
+from cluster.fleet.draining_nodes import drain_node
+
+@ray.remote(num_cpus=0)
+class Held:
+    pass
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+other = cluster.add_node(num_cpus=1)
+cluster.connect(namespace="archipelago-forgotten")
+print(json.dumps([cluster.address, other.node_ip_address]), flush=True)
+sys.stdin.readline()
+held = Held.options(name="island eu-0").remote()
+ray.get(held.__ray_ready__.remote())
+drain_node(other.node_id, "preempted: a test", 300.0)
+print(flush=True)
+sys.stdin.readline()
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+def test_healthy_cluster_has_no_finding_and_a_draining_node_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with place() as here:
+        process = subprocess.Popen(
+            [sys.executable, "-c", CLUSTER],
+            env=here.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        address, other = json.loads(process.stdout.readline())
+        healthy = here.run("doctor", "--address", address, "--json")
+        process.stdin.write("drain\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        draining = here.run("doctor", "--address", address, "--json")
+        process.stdin.close()
+        assert process.wait(60) == 0
+    assert (healthy.code, healthy.json) == (0, {"ok": True, "findings": []}), healthy.err
+    assert draining.code == 0, draining.err
+    found = {(each["where"], each["severity"]) for each in draining.json["findings"]}
+    assert found == {(f"node {other}", "note"), ("run forgotten", "warning")}
