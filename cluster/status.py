@@ -286,6 +286,8 @@ class RunStatus(TypedDict):
     """Evaluations of the model that failed, by reason."""
     figures: Figures | None
     """Measurements; None: nothing is measured yet."""
+    island_hours: NotRequired[dict[str, float]]
+    """Hours for which the islands of each group have held their devices."""
     shards_lost: NotRequired[int]
     """Processes of shards that have ended; missing in the modes without shards."""
     evaluation: NotRequired[EvaluationStatus | None]

@@ -28,6 +28,7 @@ the result; it decides nothing. A command imports Ray and JAX only when it needs
     bench_costs      bench merge, scale, overhead, large, accelerator
     bench_wan        bench wan
     bench_output     the figures of a bench, as JSON or as tables
+    listing          list
     doctor           doctor
     data             the group of commands `data`
     keep             verify and backup

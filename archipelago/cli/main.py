@@ -16,6 +16,7 @@ from archipelago.cli.data import data
 from archipelago.cli.doctor import doctor
 from archipelago.cli.export import export
 from archipelago.cli.keep import backup, verify
+from archipelago.cli.listing import list_runs
 from archipelago.cli.manifest import manifest
 from archipelago.cli.model import model
 from archipelago.cli.options import FAILED, INTERRUPTED, MISTAKEN, app
@@ -38,6 +39,7 @@ for command in (
 ):  # fmt: skip
     app.command()(command)
 app.command(name="eval")(evaluate)
+app.command(name="list")(list_runs)
 app.command(hidden=True)(job)
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")

@@ -54,6 +54,10 @@ class RunConfig(Table):
     """T: the length of the run, in syncer steps."""
     dir: Annotated[str, Field(min_length=1)] = "runs"
     """Directory in which the run directory is created; below ~/archipelago for a submitted run."""
+    owner: Annotated[str, Field(min_length=1)] | None = None
+    """Owner of the run in `archipelago list`; default: the user of the run directory."""
+    priority: int = 0
+    """Importance of the run in `archipelago list`; larger numbers come first."""
 
 
 class TaskConfig(Table):

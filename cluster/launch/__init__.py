@@ -25,6 +25,8 @@ the run ends, the process stops all of it, and nothing else.
     cluster_checks  checks of regions and addresses against the nodes
     links          measurements of the links between nodes
     link_findings  the settings that limit those links
+    run_list       the runs of a folder, with their owner, progress and cost
+    cluster_runs   the live runs of a cluster
     run_findings   what is wrong with a run, why, and what to do; pure
     causes         the cause behind the reason of an island's state; pure
     run_facts      the facts about a run, from its directory

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 import shutil
 import time
 from collections import Counter
@@ -15,6 +13,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from cluster.actors.start import NODE_ID
+from cluster.fleet.run_identity import versions
 from cluster.launch.cluster_findings import ClusterHealth, NodeHealth
 from cluster.launch.connect import connect
 from cluster.launch.run_findings import Probe
@@ -28,7 +27,6 @@ START_S, ANSWER_S = 45.0, 10.0
 """Timeouts of the first task on a node, whose process has to start, and of the next one."""
 PROBE_S = 5.0
 """Timeout of a call to a silent island."""
-PACKAGES = ("archipelago", "ray", "jax", "numpy")
 UNEXPECTED = 2
 """Ray's number for the death of a node that was not asked to end (NodeDeathInfo)."""
 
@@ -40,15 +38,10 @@ def look_at_node(session: str) -> tuple[float, dict[str, str], dict[str, float]]
     """
     from cluster.source import source_sha256
 
-    versions = {"python": platform.python_version(), "source": source_sha256()}
-    for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "none"
+    found = versions() | {"source": source_sha256()}
     usage = shutil.disk_usage(session)
     free = {"the disk of Ray's logs and spilled objects": usage.free / usage.total}
-    return time.time(), versions, free
+    return time.time(), found, free
 
 
 def cluster_health(
@@ -110,10 +103,10 @@ def _error(reference: ray.ObjectRef, until_s: float) -> str:
 def _measured(node: Mapping[str, Any], task: Any) -> NodeHealth:
     name, began_s = node["NodeManagerAddress"], time.time()
     try:
-        clock_s, versions, free = ray.get(task.remote(_session(node)), timeout=ANSWER_S)
+        clock_s, found, free = ray.get(task.remote(_session(node)), timeout=ANSWER_S)
     except RayError as error:
         return NodeHealth(name, type(error).__name__)
-    return NodeHealth(name, "", skew_s(began_s, clock_s, time.time()), versions, free)
+    return NodeHealth(name, "", skew_s(began_s, clock_s, time.time()), found, free)
 
 
 def skew_s(began_s: float, clock_s: float, ended_s: float) -> float:

@@ -159,7 +159,8 @@ def resumed_dir(config: Config, run_dir: Path | None) -> Path:
 def _binding(config: Config) -> dict[str, object]:
     """Return the settings that a run must keep: each key that defines what is trained and how."""
     plain = config.model_dump(mode="json", exclude={"islands", "monitor"})
-    del plain["run"]["name"], plain["run"]["dir"]
+    for key in ("name", "dir", "owner", "priority"):
+        del plain["run"][key]
     del plain["faults"]["preemption"]  # another machine may be in another cloud
     del plain["sync"]["step_s"], plain["sync"]["force"]  # they matter only before the start
     for key in ("dir", "hang_s", "restarts", "keep_hourly", "keep_daily"):

@@ -67,6 +67,7 @@ def status_of(
         refusals=dict(counts.refusals),
         failures=dict(counts.failures),
         unjudged=dict(counts.unjudged),
+        island_hours=island_hours(counts, now_s),
         shards_lost=counts.shards_lost,
         figures=_figures(sizes, counts, rule, state, now_s),
     )
