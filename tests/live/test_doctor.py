@@ -53,6 +53,7 @@ def test_healthy_cluster_has_no_finding_and_a_draining_node_is_named(
         assert process.stdout is not None
         address, other = json.loads(process.stdout.readline())
         healthy = here.run("doctor", "--address", address, "--json")
+        listed = here.run("list", "--address", address, "--json")
         process.stdin.write("drain\n")
         process.stdin.flush()
         process.stdout.readline()
@@ -60,6 +61,7 @@ def test_healthy_cluster_has_no_finding_and_a_draining_node_is_named(
         process.stdin.close()
         assert process.wait(60) == 0
     assert (healthy.code, healthy.json) == (0, {"ok": True, "findings": []}), healthy.err
+    assert (listed.code, listed.json) == (0, {"runs": []}), listed.err
     assert draining.code == 0, draining.err
     found = {(each["where"], each["severity"]) for each in draining.json["findings"]}
     assert found == {(f"node {other}", "note"), ("run forgotten", "warning")}

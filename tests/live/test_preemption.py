@@ -135,6 +135,7 @@ def test_preempted_islands_hand_in_leave_and_come_back() -> None:
         process = start(here, server)
         until(lambda: all_contribute(here, ISLANDS) or process.poll() is not None)
         assert process.poll() is None, finish(process).err
+        healthy = here.run("doctor", str(here.run_dir), "--json")
 
         islands = [pid for pid, line in here.left_running().items() if "IslandActor" in line]
         os.kill(islands[0], signal.SIGTERM)
@@ -145,6 +146,7 @@ def test_preempted_islands_hand_in_leave_and_come_back() -> None:
         until(lambda: all_contribute(here, ISLANDS + 2))
         until(lambda: here.merges > merges + 3)
         figures = here.last_status["figures"]
+        noted = here.run("doctor", str(here.run_dir), "--json")
 
         process.send_signal(signal.SIGINT)
         finished = finish(process)
@@ -157,4 +159,8 @@ def test_preempted_islands_hand_in_leave_and_come_back() -> None:
     assert all(each["why"].startswith("preempted: ") for each in left[:2])
     assert lost == []
     assert figures["tokens_lost"] <= ROUNDING
+    assert (healthy.code, healthy.json["ok"]) == (0, True), healthy.out
+    assert (noted.code, noted.json["ok"]) == (0, True), noted.out
+    notes = [each for each in noted.json["findings"] if each["severity"] == "note"]
+    assert sorted(each["where"] for each in notes) == sorted(each["island"] for each in drained)
     assert finished.json["failures"] == {}
