@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 from coordinator.errors import ArchipelagoError
 from coordinator.protocol import Lease
 from islands.data.joined_tokens import JoinedTokens
-from islands.data.segments import with_segments
+from islands.data.segments import LOSS_MASK, TOKENS, with_segments
 from islands.permutation import permuted
 from islands.sources import DataSpec
 
 Windows = NDArray[np.int32]
 """A batch, [batch, window + 1]: position i + 1 is predicted from the positions up to i."""
 WindowBatch: TypeAlias = Any
-"""Windows, or a mapping of arrays with them if `separate_documents` is set (`data.segments`)."""
+"""Windows, or a mapping of arrays with them (`islands.data.segments`)."""
 CorpusTokens: TypeAlias = Any
 """`Tokens`, or `JoinedTokens` if they are read where they are."""
 PIECE_TOKENS = 2**24
@@ -57,6 +57,10 @@ class Corpus:
     """Tokens that are held out."""
     end_token: int | None = None
     """The id behind each document; None: it is not known."""
+    masked: bool = False
+    """Whether the tokens are 2 x id, plus 1 for a token that the loss counts."""
+    gives_mask: bool = False
+    """Whether batches have a loss mask although all tokens are counted, as part of a mixture."""
 
     @property
     def windows(self) -> int:
@@ -89,10 +93,16 @@ class Corpus:
         return self._batch(self.heldout, numbers)
 
     def _batch(self, tokens: CorpusTokens, numbers: NDArray[np.int64]) -> WindowBatch:
-        windows = _gather(tokens, numbers, self.spec.window)
-        if not self.spec.separate_documents or self.end_token is None:
-            return windows
-        return with_segments(windows, self.end_token)
+        stored = _gather(tokens, numbers, self.spec.window)
+        windows = stored >> 1 if self.masked else stored
+        batch: WindowBatch = windows
+        if self.spec.separate_documents and self.end_token is not None:
+            batch = with_segments(windows, self.end_token)
+        if self.masked or self.gives_mask:
+            mask = stored % 2 == 1 if self.masked else np.ones(stored.shape, np.bool_)
+            batch = {TOKENS: windows} | (batch if isinstance(batch, dict) else {})
+            batch[LOSS_MASK] = mask
+        return batch
 
     def heldout_batches(self, batch_size: int) -> HeldOut:
         """Return all held-out windows in batches, in a fixed order; any few are a fair sample."""

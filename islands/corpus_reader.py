@@ -16,6 +16,7 @@ from islands.corpus import Corpus, windows_in
 from islands.data import text_tokens, token_index
 from islands.data.buckets import SourceFile, identity, names_below, shown, size_of
 from islands.data.damage import Damage
+from islands.data.directory_checks import unfit
 from islands.data.encoding import dtype_of
 from islands.data.joined_tokens import JoinedTokens, TokenPart, divided
 from islands.data.mixture import MixedCorpus
@@ -36,12 +37,16 @@ class _Read(NamedTuple):
     heldout: Tokens | JoinedTokens
     end_token: int | None
     """The id behind each document; None: it is not known."""
+    masked: bool = False
+    """Whether the tokens say what the loss counts (`Corpus.masked`)."""
 
 
 def open_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus | MixedCorpus:
     """Do what `read_corpus` does, for a mixture as well."""
     if data.mixture:
         corpora = [read_corpus(part, vocabulary) for part in parts_of(data)]
+        if any(corpus.masked for corpus in corpora):
+            corpora = [replace(corpus, gives_mask=True) for corpus in corpora]
         return MixedCorpus(data, corpora, [part.weight for part in data.mixture])
     return read_corpus(data, vocabulary)
 
@@ -72,7 +77,7 @@ def read_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus:
     try:
         directory = token_index.opened(data.source)
         if directory is not None:
-            problems += _unfit(directory, data, vocabulary)
+            problems += unfit(directory, data, vocabulary)
             read = None if problems else _of_directory(directory, data)
         else:
             read = _of_files(data, vocabulary, problems)
@@ -87,41 +92,12 @@ def read_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus:
         )
     _refuse(problems)
     assert read is not None, "nothing is left out where nothing was found"
-    corpus = Corpus(data, read.train, read.heldout, read.end_token)
+    corpus = Corpus(data, read.train, read.heldout, read.end_token, read.masked)
     _refuse(_too_small(corpus))
     return corpus
 
 
 # --- token directories ----------------------------------------------------------------------------
-
-
-def _unfit(directory: TokenDirectory, data: DataSpec, vocabulary: int) -> list[str]:
-    """Return why a token directory is none for this task; empty if it is one."""
-    index, name = directory.index, directory.name
-    found: list[str] = []
-    if index.vocabulary > vocabulary:
-        found.append(
-            f"data.source = {name!r} has token ids from 0 to {index.vocabulary - 1:,}, which needs "
-            f"a vocabulary of {index.vocabulary:,}, and the task has one of {vocabulary:,}: set "
-            "the task's vocabulary (task.options), or tokenize with the task's tokenizer"
-        )
-    if data.column is not None or data.tokens:
-        found.append(
-            f"data.source = {name!r} is a token directory, which has no columns: leave out "
-            "data.column and data.tokens"
-        )
-    if data.tokenizer is not None:
-        given = encoder_of(
-            text_tokens.tokenizer_bytes(data.tokenizer), data.tokenizer, data.end_token
-        )
-        if given.sha256 != index.tokenizer_sha256:
-            kept = index.tokenizer_sha256 or "none"
-            found.append(
-                f"data.source = {name!r} was made with another tokenizer (SHA-256 {kept[:12]}) "
-                f"than data.tokenizer = {data.tokenizer!r} ({given.sha256[:12]}): leave that key "
-                "out, or tokenize the source with it"
-            )
-    return found
 
 
 def _of_directory(directory: TokenDirectory, data: DataSpec) -> _Read:
@@ -132,8 +108,9 @@ def _of_directory(directory: TokenDirectory, data: DataSpec) -> _Read:
         for file, shard in zip(directory.files, index.shards, strict=True)
     ]
     end = data.end_token if isinstance(data.end_token, int) else index.end_token
-    train, heldout = divided(parts, data.heldout_percent, end)
-    return _Read(JoinedTokens(train, dtype), JoinedTokens(heldout, dtype), end)
+    ending = 2 * end if index.masked and end is not None else end  # a token that is not counted
+    train, heldout = divided(parts, data.heldout_percent, ending)
+    return _Read(JoinedTokens(train, dtype), JoinedTokens(heldout, dtype), end, index.masked)
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from islands.data.segments import segments_of, tokens_of
+from islands.masked_loss import mean_nats
 
 Leaf: TypeAlias = jax.Array | np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
@@ -230,13 +231,13 @@ def logits(
 def loss(spec: ModelSpec, params: ModelParams, batch: Any) -> jax.Array:
     """Return the mean nats per predicted token of windows [B, T + 1].
 
-    Each position predicts its successor. The batch may have segments (`islands.data.segments`).
+    Each position predicts its successor. The batch may have segments and a mask (`data.segments`).
     """
     tokens, segments = tokens_of(batch), segments_of(batch)
     seen = None if segments is None else segments[:, :-1]
     scores = logits(spec, params, tokens[:, :-1], seen)
     right = jnp.take_along_axis(scores, tokens[:, 1:, None], axis=-1)[..., 0]
-    return jnp.mean(jax.nn.logsumexp(scores, axis=-1) - right)
+    return mean_nats(jax.nn.logsumexp(scores, axis=-1) - right, batch)
 
 
 def norm(x: jax.Array, gain: Leaf) -> jax.Array:

@@ -35,6 +35,10 @@ Tokenizer = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="A tokenizer.json, or a folder with one; bytes by default."),
 ]
+Chat = Annotated[
+    bool,
+    typer.Option("--chat", help="Conversations in JSON lines; the loss counts the answers only."),
+]
 EndToken = Annotated[
     str | None,
     typer.Option(metavar="TOKEN", help="The token that ends each document: its text or its id."),
@@ -86,6 +90,7 @@ def tokenize(
         bool,
         typer.Option("--skip-damaged", help="Leave damaged parts out and count them."),
     ] = False,
+    chat: Chat = False,
     shard_tokens: Annotated[
         int, typer.Option(metavar="N", help="The number of tokens from which on a shard ends.")
     ] = 2**26,
@@ -102,10 +107,10 @@ def tokenize(
     from islands.data.token_writer import written
     from islands.data.tokenize_plan import TokenizeOptions, plan_of
 
-    options = TokenizeOptions(train_vocab, vocabulary, shard_tokens)
+    options = TokenizeOptions(train_vocab, vocabulary, shard_tokens, chat=chat)
     spec = _spec(
         source,
-        column,
+        _field(column, chat=chat),
         tokens=tokens,
         tokenizer=tokenizer,
         end_token=end_token,
@@ -134,6 +139,8 @@ def tokenize(
             "source_bytes": index.source_bytes,
             "left_out": index.left_out,
             "sha256": index.sha256,
+            "answers": index.answers if index.masked else None,
+            "masked_share": 1 - index.answers / index.tokens if index.masked else None,
         }
         print(json_text(result))
         return
@@ -142,6 +149,8 @@ def tokenize(
         f"shards ({index.dtype}), from {amount(index.source_bytes)}B",
         f"the task needs a vocabulary of at least {index.vocabulary:,}",
     ]
+    if index.masked:
+        lines.append(_masked(index.answers, index.tokens))
     lines += [f"left out: {count:,} {kind}" for kind, count in sorted(index.left_out.items())]
     Console(highlight=False, markup=False, soft_wrap=True).print("\n".join(lines))
 
@@ -152,6 +161,7 @@ def inspect(
     tokenizer: Tokenizer = None,
     column: Column = None,
     tokens: Tokens = False,
+    chat: Chat = False,
     end_token: EndToken = None,
     everything: Annotated[
         bool,
@@ -169,19 +179,32 @@ def inspect(
 
     spec = _spec(
         source,
-        column,
+        _field(column, chat=chat),
         tokens=tokens,
         tokenizer=tokenizer,
         end_token=end_token,
         skip_damaged=True,
     )
-    facts = inspected(spec, everything=everything)
+    facts = inspected(spec, everything=everything, chat=chat)
     if as_json:
-        print(json_text(asdict(facts)))
+        print(json_text(asdict(facts) | {"masked_share": facts.masked_share}))
     else:
         Console(highlight=False, markup=False, soft_wrap=True).print("\n".join(_lines(facts)))
     if facts.problems:
         raise typer.Exit(1)
+
+
+def _field(column: str | None, *, chat: bool) -> str | None:
+    """Return the field to read: that of conversations has a usual name."""
+    from islands.data.chat import MESSAGES
+
+    return MESSAGES if chat and column is None else column
+
+
+def _masked(answers: int, tokens: int) -> str:
+    """Return the line about the tokens that the loss counts."""
+    share = 1 - answers / max(1, tokens)
+    return f"the loss counts {answers:,} tokens of answers; {share:.1%} are masked"
 
 
 def _lines(facts: SourceFacts) -> list[str]:
@@ -193,6 +216,8 @@ def _lines(facts: SourceFacts) -> list[str]:
     ]
     if facts.longest_document:
         lines.append(f"longest document: {facts.longest_document:,} tokens")
+    if facts.answers is not None:
+        lines.append(_masked(facts.answers, facts.tokens))
     lines += [f"left out: {count:,} {kind}" for kind, count in sorted(facts.left_out.items())]
     lines += [f"problem: {problem}" for problem in facts.problems]
     lines += [f"sample: {sample}" for sample in facts.samples]

@@ -11,8 +11,8 @@ from coordinator.errors import UserMistake
 SHOWN = 5
 """Messages that are kept for the report."""
 REMEDY = "repair it, or set data.skip_damaged = true to leave such parts out and count them"
-EMPTY = "empty documents"
-"""The name under which empty documents are counted; they are never refused."""
+EMPTY, UNANSWERED = "empty documents", "conversations without an answer"
+"""The names under which these are counted; they are left out and never refused."""
 
 
 class DamageKind(StrEnum):
@@ -23,6 +23,7 @@ class DamageKind(StrEnum):
     NOT_UTF8 = "documents that are not UTF-8"
     TOO_LARGE = "documents that are too large"
     NOT_JSON = "lines that are no JSON object with the field"
+    NO_CHAT = "conversations that cannot be used"
 
 
 @dataclass(slots=True)
@@ -51,10 +52,10 @@ class Damage:
         if len(self.messages) < SHOWN:
             self.messages.append(message)
 
-    def empty(self, count: int) -> None:
-        """Count documents without any content."""
+    def empty(self, count: int, kind: str = EMPTY) -> None:
+        """Count documents without any content, or conversations without an answer."""
         if count:
-            self.counts[EMPTY] += count
+            self.counts[kind] += count
 
     @property
     def text(self) -> str:

@@ -141,6 +141,19 @@ class DocumentFile:
                 pairs.append((end, text))
         return _whole(pairs, found[-1][0])
 
+    def values(
+        self, start: int, stop: int, damage: Damage
+    ) -> Iterator[tuple[list[Any], list[int], int]]:
+        """Yield the values of the field of JSON lines, the byte behind each, and behind all.
+
+        Errors: `OSError`; the errors of `Damage.found`.
+        """
+        assert self.column is not None, "lines have fields"
+        for found in lines(self.file, start, stop, damage):
+            pairs = [(value_of(self.file, e, line, self.column, damage), e) for e, line in found]
+            kept = [pair for pair in pairs if pair[0] is not None]
+            yield [value for value, _ in kept], [end for _, end in kept], found[-1][0]
+
     def ids(self, start: int, stop: int, damage: Damage) -> Iterator[IdBatch]:
         """Yield the documents of token ids between two places.
 

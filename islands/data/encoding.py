@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.errors import UserMistake
-from islands.data.damage import Damage, DamageKind
+from islands.data.chat import ChatEncoder, Unfit
+from islands.data.damage import UNANSWERED, Damage, DamageKind
 from islands.data.documents import DocumentFile, IdBatch, TextBatch
 from islands.data.text_tokens import TextEncoder
 
@@ -25,6 +26,8 @@ class EncodedBatch:
     """The places in `ids` behind the documents that end here."""
     place: int
     """The place of the file behind them."""
+    answers: NDArray[np.bool_] | None = None
+    """Whether the loss counts each token; None: it counts all."""
 
 
 def dtype_of(vocabulary: int) -> np.dtype[np.unsignedinteger[Any]]:
@@ -66,6 +69,41 @@ def encoded(
                 ends.append(size)
         joined = np.concatenate([np.zeros(0, dtype), *parts], dtype=dtype, casting="unsafe")
         yield EncodedBatch(joined, np.array(ends, np.int64), batch.place)
+
+
+def conversed(
+    file: DocumentFile, encoder: ChatEncoder, start: int, stop: int, damage: Damage
+) -> Iterator[EncodedBatch]:
+    """Yield the conversations between two places as token ids, with the tokens of the answers.
+
+    Conversations without an answer are left out and counted.
+
+    Errors: the errors of `encoded`.
+    """
+    dtype = dtype_of(encoder.vocabulary)
+    for values, places, place in file.values(start, stop, damage):
+        texts, unanswered = list[tuple[str, list[tuple[int, int]]]](), 0
+        for value, end in zip(values, places, strict=True):
+            try:
+                text, spans = encoder.written(value)
+            except Unfit as error:
+                where = f"{file.file}: the conversation that ends at byte {end:,}"
+                damage.found(DamageKind.NO_CHAT, f"{where} cannot be used: {error}")
+                continue
+            unanswered += not spans
+            texts += [(text, spans)] if spans else []
+        damage.empty(unanswered, UNANSWERED)
+        found = encoder.encoded(texts)
+        ids = np.concatenate([np.zeros(0, np.int64), *(each.ids for each in found)])
+        answers = np.concatenate([np.zeros(0, bool), *(each.answers for each in found)])
+        ends = np.cumsum([len(each.ids) for each in found], dtype=np.int64)
+        if len(ids) and (largest := int(ids.max())) >= encoder.vocabulary:
+            raise UserMistake(
+                f"{file.file}: the chat template writes the id {largest:,}, and neither text nor "
+                f"template has one above {encoder.vocabulary - 1:,}: name the special token in the "
+                "template"
+            )
+        yield EncodedBatch(ids.astype(dtype), ends, place, answers)
 
 
 def _valid(file: DocumentFile, batch: TextBatch, damage: Damage) -> list[bytes]:

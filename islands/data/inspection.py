@@ -12,10 +12,12 @@ import numpy as np
 from coordinator.errors import UserMistake
 from islands.data import token_index
 from islands.data.buckets import SourceFile, shown, size_of
+from islands.data.chat import ChatEncoder, template_of
 from islands.data.damage import Damage
 from islands.data.documents import DocumentFile
-from islands.data.encoding import EncodedBatch, encoded, numbered
+from islands.data.encoding import EncodedBatch, conversed, encoded, numbered
 from islands.data.text_tokens import (
+    BYTES,
     ByteEncoder,
     HuggingFaceEncoder,
     TextEncoder,
@@ -23,7 +25,7 @@ from islands.data.text_tokens import (
     tokenizer_bytes,
 )
 from islands.data.token_index import DTYPES, TokenDirectory
-from islands.data.tokenize_plan import document_files
+from islands.data.tokenize_plan import check_lines, document_files
 from islands.sources import DataSpec
 
 READ_BYTES = 2**26
@@ -53,6 +55,8 @@ class SourceFacts:
     """Tokens of the longest document."""
     largest_id: int = 0
     """The largest id that was found, or in a token directory the largest possible one."""
+    answers: int | None = None
+    """Tokens that the loss counts; None: it counts all."""
     left_out: dict[str, int] = field(default_factory=dict[str, int])
     """Empty and damaged parts, by kind, with their number."""
     problems: list[str] = field(default_factory=list[str])
@@ -60,9 +64,14 @@ class SourceFacts:
     samples: list[str] = field(default_factory=list[str])
     """The beginnings of the first documents."""
 
+    @property
+    def masked_share(self) -> float | None:
+        """The share of the tokens that the loss does not count; None: it counts all."""
+        return None if self.answers is None else 1 - self.answers / max(1, self.tokens)
 
-def inspected(data: DataSpec, *, everything: bool = False) -> SourceFacts:
-    """Return the facts of a source.
+
+def inspected(data: DataSpec, *, everything: bool = False, chat: bool = False) -> SourceFacts:
+    """Return the facts of a source; `chat`: its field holds conversations.
 
     Of a token directory the index is read, and with `everything` also the digests are checked. Of
     other sources `READ_BYTES` are read, or with `everything` all bytes.
@@ -76,8 +85,13 @@ def inspected(data: DataSpec, *, everything: bool = False) -> SourceFacts:
     kinds = sorted({file.format.value for file in files})
     facts = SourceFacts(shown(data.source), ", ".join(kinds), len(files), sum(sizes))
     encoder: TextEncoder = ByteEncoder()
-    if data.tokenizer is not None:
-        encoder = encoder_of(tokenizer_bytes(data.tokenizer), data.tokenizer, data.end_token)
+    content = None if data.tokenizer is None else tokenizer_bytes(data.tokenizer)
+    if content is not None and data.tokenizer is not None:
+        encoder = encoder_of(content, data.tokenizer, data.end_token)
+    of_chat = None
+    if chat:
+        check_lines(files)
+        of_chat, facts.answers = ChatEncoder(encoder, content, template_of(data.tokenizer)), 0
     damage = Damage(skip=True)
     left = facts.bytes if everything else READ_BYTES
     for file, size in zip(files, sizes, strict=True):
@@ -86,7 +100,8 @@ def inspected(data: DataSpec, *, everything: bool = False) -> SourceFacts:
             break
         try:
             file.check()
-            left = _count(facts, file, size, left, data, encoder, damage)
+            batches = _batches(file, file.extent(), encoder, of_chat, damage)
+            left = _count(facts, file, size, left, batches, encoder)
         except (UserMistake, OSError) as error:
             facts.problems.append(str(error))
     facts.left_out = dict(damage.counts)
@@ -99,13 +114,14 @@ def _count(
     file: DocumentFile,
     size: int,
     left: int,
-    data: DataSpec,
+    batches: Iterator[EncodedBatch],
     encoder: TextEncoder,
-    damage: Damage,
 ) -> int:
     """Add a file to the facts; return how many bytes are left to read."""
     extent, begun = file.extent(), 0
-    for batch in _batches(file, extent, encoder, damage):
+    for batch in batches:
+        if facts.answers is not None and batch.answers is not None:
+            facts.answers += int(np.count_nonzero(batch.answers))
         facts.documents += len(batch.ends)
         facts.tokens += len(batch.ids)
         facts.largest_id = max(facts.largest_id, int(batch.ids.max(initial=0)))
@@ -116,7 +132,7 @@ def _count(
         )
         facts.longest_document = max(facts.longest_document, begun)
         if len(facts.samples) < SAMPLES:
-            facts.samples += _samples(batch, encoder, tokens=data.tokens)
+            facts.samples += _samples(batch, encoder, tokens=file.tokens)
             del facts.samples[SAMPLES:]
         if size * batch.place > left * max(1, extent) and batch.place < extent:
             facts.complete = False
@@ -125,8 +141,14 @@ def _count(
 
 
 def _batches(
-    file: DocumentFile, extent: int, encoder: TextEncoder, damage: Damage
+    file: DocumentFile,
+    extent: int,
+    encoder: TextEncoder,
+    chat: ChatEncoder | None,
+    damage: Damage,
 ) -> Iterator[EncodedBatch]:
+    if chat is not None:
+        return conversed(file, chat, 0, extent, damage)
     if file.tokens:
         return numbered(file, LARGEST_ID, 0, extent, damage)
     return encoded(file, encoder, 0, extent, damage)
@@ -167,6 +189,7 @@ def _of_directory(directory: TokenDirectory, data: DataSpec, *, everything: bool
         documents=index.documents,
         tokens=index.tokens,
         largest_id=index.vocabulary - 1,
+        answers=index.answers if index.masked else None,
         left_out=dict(index.left_out),
     )
     try:
@@ -195,7 +218,8 @@ def _first_documents(directory: TokenDirectory) -> EncodedBatch:
             stream.seek(start * dtype.itemsize)
             count = min(stop - start, SAMPLE_TOKENS)
             parts.append(np.frombuffer(stream.read(count * dtype.itemsize), dtype))
-    return EncodedBatch(np.concatenate(parts), np.cumsum([len(part) for part in parts]), 0)
+    ids = np.concatenate(parts) >> int(directory.index.masked)
+    return EncodedBatch(ids, np.cumsum([len(part) for part in parts]), 0)
 
 
 def _ends(file: SourceFile) -> Any:
@@ -218,7 +242,7 @@ def _encoder(directory: TokenDirectory, data: DataSpec) -> TextEncoder | None:
     if directory.tokenizer is None:
         return (
             ByteEncoder()
-            if directory.index.end_token == 0 and directory.index.dtype == ("uint8")
+            if directory.index.end_token == 0 and directory.index.vocabulary == BYTES
             else None
         )
     try:

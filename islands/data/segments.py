@@ -1,13 +1,15 @@
-"""The numbers of the documents in a window, and the batches that carry them.
+"""The arrays of a batch beside its tokens: the documents, and the tokens that the loss counts.
 
-With `data.separate_documents` a batch is a mapping:
+With `data.separate_documents`, or with a source of conversations, a batch is a mapping:
 
     tokens      int32 [batch, window + 1]
     segments    int32 [batch, window + 1]: the number of the token's document within the window
+    loss_mask   bool [batch, window + 1]: whether the loss counts the prediction of the token
 
-A model's attention then sees only tokens of the same segment. The token that ends a document
-belongs to it, so its target is the first token of the next document. Without the key a batch is the
-array of tokens, as before. The functions here work on arrays of NumPy and of JAX.
+It has `segments` with `data.separate_documents`, and `loss_mask` if a source has conversations. A
+model's attention then sees only tokens of the same segment. The token that ends a document
+belongs to it, so its target is the first token of the next document. Without both a batch is the
+array of tokens. The functions here work on arrays of NumPy and of JAX.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-TOKENS, SEGMENTS = "tokens", "segments"
+TOKENS, SEGMENTS, LOSS_MASK = "tokens", "segments", "loss_mask"
 """The names of the arrays of a batch."""
 
 
@@ -37,10 +39,15 @@ def tokens_of(batch: Any) -> Any:
 
 def segments_of(batch: Any) -> Any:
     """Return the segments of a batch, [batch, window + 1]; None if it has none."""
-    return batch[SEGMENTS] if isinstance(batch, Mapping) else None
+    return batch.get(SEGMENTS) if isinstance(batch, Mapping) else None
+
+
+def mask_of(batch: Any) -> Any:
+    """Return the tokens that the loss counts, [batch, window + 1]; None if it counts all."""
+    return batch.get(LOSS_MASK) if isinstance(batch, Mapping) else None
 
 
 def predicted(batch: Any) -> int:
-    """Return the number of tokens that a batch predicts."""
+    """Return the number of tokens that a batch predicts, masked ones included."""
     rows, length = tokens_of(batch).shape
     return int(rows) * (int(length) - 1)

@@ -5,6 +5,8 @@
     shard-00000.bin      token ids, little-endian, in the type `dtype`
     shard-00000.ends     int64, little-endian: the place in the shard behind each document
 
+With `masked` a shard has 2 x id, plus 1 for a token that the loss counts, in place of the id.
+
 `archipelago data tokenize` writes such a directory. Opening one reads the index, and the size of
 each file.
 """
@@ -25,7 +27,7 @@ from coordinator.errors import UserMistake
 from islands.data.buckets import BucketFile, SourceFile, connection, in_bucket, path_of, shown
 
 INDEX = "index.json"
-FORMAT, VERSION = "archipelago-tokens", 1
+FORMAT, VERSION, MASKED_VERSION = "archipelago-tokens", 1, 2
 DTYPES = ("uint8", "uint16", "uint32")
 READERS = 16
 """Files in a bucket that are asked for at the same time."""
@@ -72,18 +74,24 @@ class TokenIndex:
     left_out: dict[str, int]
     """Parts of the source that were left out, by kind, with their number."""
     shards: tuple[TokenShard, ...]
+    masked: bool = False
+    """Whether the shards say which tokens the loss counts."""
+    answers: int = 0
+    """Tokens that the loss counts, if `masked`."""
 
     @property
     def sha256(self) -> str:
         """The digest of all ids and documents."""
-        digest = hashlib.sha256(f"{self.dtype} {self.end_token}".encode())
+        masked = " masked" if self.masked else ""
+        digest = hashlib.sha256(f"{self.dtype} {self.end_token}{masked}".encode())
         for shard in self.shards:
             digest.update(bytes.fromhex(shard.sha256))
         return digest.hexdigest()
 
     def text(self) -> str:
         """Return the content of the file."""
-        plain = {"format": FORMAT, "version": VERSION, "sha256": self.sha256, **asdict(self)}
+        version = MASKED_VERSION if self.masked else VERSION
+        plain = {"format": FORMAT, "version": version, "sha256": self.sha256, **asdict(self)}
         return json.dumps(plain, indent=1) + "\n"
 
 
@@ -96,13 +104,14 @@ def parsed(text: bytes, name: str) -> TokenIndex:
         plain: dict[str, Any] = json.loads(text)
         if plain.pop("format") != FORMAT:
             raise ValueError("it is of another format")
-        if (version := plain.pop("version")) != VERSION:
+        if (version := plain.pop("version")) not in (VERSION, MASKED_VERSION):
             raise UserMistake(
-                f"{name} has version {version!r} and this program reads version {VERSION}: "
+                f"{name} has version {version!r} and this program reads up to {MASKED_VERSION}: "
                 "install the program that wrote it, or tokenize the source again"
             )
         digest = plain.pop("sha256")
         shards = tuple(TokenShard(**each) for each in plain.pop("shards"))
+        plain = {"masked": False, "answers": 0} | plain
         index = TokenIndex(**{each.name: plain[each.name] for each in fields(TokenIndex)
                               if each.name != "shards"}, shards=shards)  # fmt: skip
         problem = _contradiction(index, digest)
@@ -123,7 +132,7 @@ def _no_index(name: str, problem: str) -> UserMistake:
 def _contradiction(index: TokenIndex, digest: object) -> str:
     if index.dtype not in DTYPES:
         return f"dtype = {index.dtype!r}"
-    if not 1 <= index.vocabulary <= np.iinfo(index.dtype).max + 1:
+    if not 1 <= index.vocabulary * (1 + index.masked) <= np.iinfo(index.dtype).max + 1:
         return f"a vocabulary of {index.vocabulary} in {index.dtype}"
     if any("/" in shard.file or not shard.file.endswith(".bin") for shard in index.shards):
         return "a shard outside the directory"

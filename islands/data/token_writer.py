@@ -21,17 +21,16 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from coordinator.errors import UserMistake
 from islands.data.buckets import identity, size_of
+from islands.data.chat import TEMPLATE, ChatEncoder
 from islands.data.damage import Damage
 from islands.data.documents import DocumentFile
-from islands.data.durable_files import NEW, flushed_folder, replaced, sealed
-from islands.data.encoding import EncodedBatch, dtype_of, encoded, numbered
+from islands.data.durable_files import NEW, flushed_folder, replaced
+from islands.data.encoding import EncodedBatch, conversed, dtype_of, encoded, numbered
+from islands.data.open_shard import OpenShard
 from islands.data.text_tokens import TOKENIZER, TextEncoder
 from islands.data.token_index import INDEX, TokenIndex, TokenShard
 
@@ -55,6 +54,8 @@ class TokenizePlan:
     skip_damaged: bool = False
     trained: int | None = None
     """The vocabulary that the tokenizer was trained for; None: it was given."""
+    chat: ChatEncoder | None = None
+    """The encoder of conversations; None: the documents are texts or ids."""
 
     @property
     def digest(self) -> str:
@@ -71,6 +72,7 @@ class TokenizePlan:
             self.trained,
             [(*identity(each.file), each.column, each.tokens) for each in self.files],
         ]
+        facts += [] if self.chat is None else [asdict(self.chat.template)]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
@@ -88,6 +90,8 @@ class TokenizeProgress:
     """Tokens in the shards."""
     documents: int = 0
     """Documents in the shards."""
+    answers: int = 0
+    """Tokens in the shards that the loss counts, of conversations."""
     left_out: dict[str, int] = field(default_factory=dict[str, int])
     """Parts that were left out, by kind."""
     shards: list[TokenShard] = field(default_factory=list[TokenShard])
@@ -171,6 +175,8 @@ def _begun(plan: TokenizePlan, work: Path) -> TokenizeProgress:
     except FileNotFoundError:
         if plan.tokenizer is not None:
             replaced(work / TOKENIZER, plan.tokenizer)
+        if plan.chat is not None and plan.chat.template.own:
+            replaced(work / TEMPLATE, plan.chat.template.text.encode())
         progress = TokenizeProgress(digest)
         replaced(work / PROGRESS, _plain(progress))
     except (ValueError, TypeError, KeyError) as error:
@@ -193,13 +199,13 @@ def _continue(
     plan: TokenizePlan, work: Path, progress: TokenizeProgress, damage: Damage, report: Report
 ) -> None:
     """Read the source behind the progress, and write shards."""
-    dtype = dtype_of(plan.vocabulary)
-    shard: _OpenShard | None = None
+    dtype = dtype_of(_stored_vocabulary(plan))
+    shard: OpenShard | None = None
     for number in range(progress.file, len(plan.files)):
         start = progress.place if number == progress.file else 0
         for batch in _batches(plan, number, start, damage):
             if shard is None:
-                shard = _OpenShard(work, len(progress.shards), dtype)
+                shard = OpenShard(work, len(progress.shards), dtype)
             shard.add(batch)
             if shard.tokens >= plan.shard_tokens:
                 _close(work, shard, progress, number, batch.place, damage)
@@ -214,6 +220,8 @@ def _continue(
 def _batches(plan: TokenizePlan, number: int, start: int, damage: Damage) -> Iterator[EncodedBatch]:
     file = plan.files[number]
     stop = file.extent()
+    if plan.chat is not None:
+        return conversed(file, plan.chat, start, stop, damage)
     if plan.encoder is None:
         return numbered(file, plan.vocabulary, start, stop, damage)
     if start and start >= stop:
@@ -221,49 +229,13 @@ def _batches(plan: TokenizePlan, number: int, start: int, damage: Damage) -> Ite
     return encoded(file, plan.encoder, start, stop, damage, resumed=start > 0)
 
 
-class _OpenShard:
-    """A shard that is being written."""
-
-    def __init__(self, work: Path, number: int, dtype: np.dtype[Any]) -> None:
-        self.name = f"shard-{number:05}.bin"
-        self.tokens, self.documents = 0, 0
-        self._work, self._dtype = work, dtype.newbyteorder("<")
-        self._ids, self._digest = self._open(self.name), hashlib.sha256()
-        self._ends: list[NDArray[np.int64]] = []
-
-    def _open(self, name: str) -> BinaryIO:
-        return (self._work / f"{name}{NEW}").open("wb")
-
-    def add(self, batch: EncodedBatch) -> None:
-        """Append a batch."""
-        content = batch.ids.astype(self._dtype).tobytes()
-        self._ids.write(content)
-        self._digest.update(content)
-        self._ends.append(batch.ends + self.tokens)
-        self.tokens += len(batch.ids)
-        self.documents += len(batch.ends)
-
-    def close(self) -> TokenShard:
-        """Make both files durable under their names."""
-        shard = TokenShard(self.name, self.tokens, self.documents, "")
-        ends = np.concatenate([np.zeros(0, np.int64), *self._ends]).astype("<i8").tobytes()
-        self._digest.update(ends)
-        sealed(self._ids)
-        with self._open(shard.ends) as stream:
-            stream.write(ends)
-            sealed(stream)
-        for name in (shard.file, shard.ends):
-            (self._work / f"{name}{NEW}").replace(self._work / name)
-        flushed_folder(self._work)
-        return TokenShard(self.name, self.tokens, self.documents, self._digest.hexdigest())
-
-
 def _close(
-    work: Path, shard: _OpenShard, progress: TokenizeProgress, file: int, place: int, damage: Damage
+    work: Path, shard: OpenShard, progress: TokenizeProgress, file: int, place: int, damage: Damage
 ) -> None:
     progress.shards.append(shard.close())
     progress.tokens += shard.tokens
     progress.documents += shard.documents
+    progress.answers += shard.answers
     progress.file, progress.place = file, place
     progress.left_out = dict(damage.counts)
     replaced(work / PROGRESS, _plain(progress))
@@ -272,7 +244,7 @@ def _close(
 def _index(plan: TokenizePlan, progress: TokenizeProgress) -> TokenIndex:
     tokenizer = plan.tokenizer
     return TokenIndex(
-        dtype=dtype_of(plan.vocabulary).name,
+        dtype=dtype_of(_stored_vocabulary(plan)).name,
         vocabulary=plan.vocabulary,
         end_token=plan.end_token,
         tokenizer=None if tokenizer is None else TOKENIZER,
@@ -282,7 +254,14 @@ def _index(plan: TokenizePlan, progress: TokenizeProgress) -> TokenIndex:
         source_bytes=sum(size_of(each.file) for each in plan.files),
         left_out=progress.left_out,
         shards=tuple(progress.shards),
+        masked=plan.chat is not None,
+        answers=progress.answers,
     )
+
+
+def _stored_vocabulary(plan: TokenizePlan) -> int:
+    """Return the number of distinct values in the shards."""
+    return plan.vocabulary * (1 if plan.chat is None else 2)
 
 
 def _remove(work: Path) -> None:

@@ -10,8 +10,10 @@ import numpy as np
 
 from coordinator.errors import UserMistake
 from islands.data import token_index
+from islands.data.chat import ChatEncoder, template_of
 from islands.data.damage import Damage
 from islands.data.documents import DocumentFile
+from islands.data.formats import FileFormat
 from islands.data.text_tokens import (
     TOKENIZER,
     ByteEncoder,
@@ -39,6 +41,8 @@ class TokenizeOptions:
     """The vocabulary of documents that are token ids already."""
     shard_tokens: int = SHARD_TOKENS
     train_bytes: int = TRAIN_BYTES
+    chat: bool = False
+    """Whether the field holds conversations."""
 
 
 def document_files(data: DataSpec) -> list[DocumentFile]:
@@ -62,6 +66,8 @@ def plan_of(data: DataSpec, options: TokenizeOptions, out: Path) -> TokenizePlan
     files = document_files(data)
     for file in files:
         file.check()
+    if options.chat:
+        check_lines(files)
     content = None
     if options.train_vocabulary is not None:
         content = _trained(files, data, options, out)
@@ -71,18 +77,35 @@ def plan_of(data: DataSpec, options: TokenizeOptions, out: Path) -> TokenizePlan
     if not data.tokens:
         name = data.tokenizer or TOKENIZER
         encoder = ByteEncoder() if content is None else encoder_of(content, name, data.end_token)
+    chat = None
+    if options.chat and encoder is not None:
+        chat = ChatEncoder(encoder, content, template_of(data.tokenizer))
     end = encoder.end_token if encoder is not None else data.end_token
+    vocabulary = encoder.vocabulary if encoder is not None else options.vocabulary or 0
     assert not isinstance(end, str), "refused above"
     return TokenizePlan(
         files=tuple(files),
         encoder=encoder,
-        vocabulary=encoder.vocabulary if encoder is not None else options.vocabulary or 0,
+        vocabulary=vocabulary if chat is None else chat.vocabulary,
         end_token=end,
         tokenizer=content,
         shard_tokens=options.shard_tokens,
         skip_damaged=data.skip_damaged,
         trained=options.train_vocabulary,
+        chat=chat,
     )
+
+
+def check_lines(files: Sequence[DocumentFile]) -> None:
+    """Check that files can hold conversations.
+
+    Errors: `UserMistake` if one is no file of JSON lines.
+    """
+    if others := [str(each.file) for each in files if each.format is not FileFormat.JSON_LINES]:
+        raise UserMistake(
+            f"--chat reads conversations from JSON lines (.jsonl, .ndjson), and {others[0]} is "
+            "another format: write each conversation as a line"
+        )
 
 
 def _impossible(data: DataSpec, options: TokenizeOptions) -> list[str]:
@@ -96,6 +119,14 @@ def _impossible(data: DataSpec, options: TokenizeOptions) -> list[str]:
         (
             not (data.tokens and encodes),
             "--tokens reads ids, and a tokenizer encodes text: leave one of them out",
+        ),
+        (
+            not options.chat or not data.tokens,
+            "--chat reads messages, and --tokens reads ids: leave one of them out",
+        ),
+        (
+            not options.chat or options.train_vocabulary is None,
+            "--chat needs a tokenizer that exists, or bytes: train one on the text first",
         ),
         (not data.tokens or data.column is not None, "--tokens needs --column: where the ids are"),
         (
