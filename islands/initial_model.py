@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.errors import UserMistake
+from islands.gemma.hf_folder import HfFolder
 from islands.orbax_checkpoint import OrbaxCheckpoint
 from islands.parameter_files import INDEX, SUFFIX, ParameterSource, SafetensorsFiles, StoredLeaf
 from islands.task import Params, Task, leaf_path
 
-ORBAX, RUN = "orbax:", "run:"
+ORBAX, RUN, HF = "orbax:", "run:", "hf:"
 """The beginnings of the sources that are not files."""
 KEY = "task.init_from"
 """The key that names the source; messages begin with it."""
@@ -69,8 +70,8 @@ class InitialMatch(NamedTuple):
 
 
 def parsed(given: str) -> tuple[str, str]:
-    """Return the kind of a source (`ORBAX`, `RUN`, or empty for a file), and the rest of it."""
-    for kind in (ORBAX, RUN):
+    """Return the kind of a source (`ORBAX`, `RUN`, `HF`; empty for a file), and the rest."""
+    for kind in (ORBAX, RUN, HF):
         if given.startswith(kind):
             return kind, given.removeprefix(kind)
     return "", given
@@ -87,6 +88,8 @@ def open_source(given: str) -> ParameterSource:
     try:
         if kind == ORBAX:
             return OrbaxCheckpoint(path)
+        if kind == HF:
+            return HfFolder(path)
         if kind == RUN:
             raise UserMistake(
                 "a run is found only when another one starts; write its model with "
@@ -94,7 +97,8 @@ def open_source(given: str) -> ParameterSource:
             )
         if not path.name.endswith((SUFFIX, INDEX)):
             raise UserMistake(
-                f'name "FILE{SUFFIX}", "{ORBAX}DIR" or "{RUN}NAME[@T]": this is none of them'
+                f'name "FILE{SUFFIX}", "{ORBAX}DIR", "{HF}DIR" or "{RUN}NAME[@T]": this is none of '
+                "them"
             )
         return SafetensorsFiles(path)
     except UserMistake as error:

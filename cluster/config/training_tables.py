@@ -82,8 +82,8 @@ class TaskConfig(Table):
     init_from: Annotated[str, Field(min_length=1)] | None = None
     """Source of the initial parameters, in place of the task's `init`.
 
-    "FILE.safetensors", "orbax:DIR", or "run:NAME[@T]": the model of a run, at step T. Default:
-    `init` makes them.
+    "FILE.safetensors", "orbax:DIR", "hf:DIR": a folder of transformers with a Gemma model, or
+    "run:NAME[@T]": the model of a run, at step T. Default: `init` makes them.
     """
     compute_dtype: Literal["bfloat16", "float16"] | None = None
     """Type of the copies of parameters, and of the real arrays of a batch, that the loss gets.

@@ -14,6 +14,7 @@ from typing import Any
 
 from cluster.config.schema import Config
 from cluster.fleet.results import save_to
+from cluster.launch.hf_source import model_problems, with_scalars, with_stored_scalars
 from cluster.launch.run_model import model_of
 from cluster.storage import runs
 from cluster.storage.files import write_json
@@ -22,6 +23,7 @@ from cluster.storage.open_depot import depot_of
 from coordinator.errors import UserMistake
 from coordinator.fragments import Leaf
 from islands.initial_model import (
+    HF,
     KEY,
     ORBAX,
     RUN,
@@ -54,7 +56,9 @@ def located(config: Config) -> Config:
         return config
     kind, place = parsed(given)
     if kind != RUN:
-        return _with(config, f"{kind}{Path(place).expanduser().absolute()}")
+        path = Path(place).expanduser().absolute()
+        config = _with(config, f"{kind}{path}")
+        return with_scalars(config, path) if kind == HF else config
     run_dir, at = _found_run(given)
     try:
         file = model_of(run_dir, at).file  # an impossible step is refused here
@@ -85,7 +89,7 @@ def with_stored_source(config: Config, run_dir: Path | None) -> Config:
         return config
     sha256 = config.task.init_sha256 or stored.init_sha256
     if not config.task.init_from.startswith(RUN):
-        return _with(located(config), None, sha256)
+        return with_stored_scalars(_with(located(config), None, sha256), stored)
     if _same_run(config.task.init_from, stored.init_from):  # the first start has chosen its file
         return _with(config, stored.init_from, sha256)
     return config
@@ -109,6 +113,8 @@ def checked(config: Config, leaves: Sequence[Leaf], *, durable: bool = False) ->
         return config
     found = matched(config, leaves)
     problems = problems_of(given, found, OtherShapes(config.task.init_other_shapes))
+    if given.startswith(HF):
+        problems += model_problems(config)
     if given.startswith(ORBAX) and config.monitor.evaluator.hosts > 1:
         problems.append(
             f"{KEY} = {given!r}: an evaluator of several hosts (monitor.evaluator) reads only "

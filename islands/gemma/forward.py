@@ -13,16 +13,26 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from islands.data.segments import segments_of, tokens_of
 from islands.gemma import experts, layers
 from islands.gemma.layers import KeysValues, Positions
 from islands.gemma.parameters import GemmaParams
 from islands.gemma.spec import SHARED, GemmaSpec, Section
+from islands.masked_loss import mean_nats
 from islands.model import UNROLLED_LAYERS
 
 Frozen: TypeAlias = Mapping[str, Any]
 """The arrays that are never trained: `layer_scalars`, float32 [L]."""
 LAYER_SCALARS = "layer_scalars"
+
+
+def frozen_of(spec: GemmaSpec) -> Frozen | None:
+    """Return the frozen arrays of a shape; None if all layer scalars are one."""
+    if not spec.layer_scalars:
+        return None
+    return {LAYER_SCALARS: np.asarray(spec.layer_scalars, np.float32)}
 
 
 class GemmaOutput(NamedTuple):
@@ -57,11 +67,16 @@ class _LayerInputs(NamedTuple):
 
 
 def forward(
-    spec: GemmaSpec, params: GemmaParams, tokens: jax.Array, frozen: Frozen | None = None
+    spec: GemmaSpec,
+    params: GemmaParams,
+    tokens: jax.Array,
+    frozen: Frozen | None = None,
+    segments: jax.Array | None = None,
 ) -> GemmaOutput:
     """Compute the logits for int tokens [B, T].
 
-    `frozen`: the constants of the layers; None: all are one.
+    `frozen`: the constants of the layers; None: all are one. `segments`: the document of each token
+    [B, T], across which attention does not go; None: all are of one.
     """
     dtype = jnp.dtype(spec.compute_dtype)
     x = layers.embed(params["embedding"], tokens, dtype)
@@ -70,7 +85,10 @@ def forward(
         per_layer = layers.per_layer_inputs(spec, params["per_layer"], x, tokens)
         own = jnp.moveaxis(per_layer, 2, 0)
     scalars = None if frozen is None else jax.lax.stop_gradient(frozen[LAYER_SCALARS])
-    where = {kind: layers.positions(spec, kind, tokens.shape[1]) for kind in {*spec.kinds}}
+    where = {
+        kind: layers.within(layers.positions(spec, kind, tokens.shape[1]), segments)
+        for kind in {*spec.kinds}
+    }
     kept = _blank(spec, x) if spec.shared_kv_layers else {}
     carry = _Carry(x, kept, jnp.float32(0))
     for section in spec.sections:
@@ -81,22 +99,30 @@ def forward(
             None if own is None else own[section.first : end],
         )
         carry = _section(spec, section, carry, inputs, where)
-    x = layers.norm(spec, carry.x, params["norm"])
-    table = jnp.asarray(params["embedding"]).astype(dtype)
+    return GemmaOutput(scored(spec, params, carry.x), carry.balance / spec.layers)
+
+
+def scored(spec: GemmaSpec, params: GemmaParams, x: jax.Array) -> jax.Array:
+    """Return the scores of all tokens from the residual stream: [B, T, D] -> float32 [B, T, V]."""
+    x = layers.norm(spec, x, params["norm"])
+    table = jnp.asarray(params["embedding"]).astype(x.dtype)
     logits = jnp.einsum("btd,vd->btv", x, table, preferred_element_type=jnp.float32)
-    return GemmaOutput(layers.capped(spec, logits), carry.balance / spec.layers)
+    return layers.capped(spec, logits)
 
 
 def cross_entropy(
-    spec: GemmaSpec, params: GemmaParams, batch: jax.Array, frozen: Frozen | None = None
+    spec: GemmaSpec, params: GemmaParams, batch: Any, frozen: Frozen | None = None
 ) -> tuple[jax.Array, jax.Array]:
     """Return the mean nats per predicted token of windows [B, T + 1], and the load-balance loss.
 
-    Each position predicts its successor.
+    Each position predicts its successor. The batch may have segments and a mask
+    (`islands.data.segments`).
     """
-    logits, balance = forward(spec, params, batch[:, :-1], frozen)
-    right = jnp.take_along_axis(logits, batch[:, 1:, None], axis=-1)[..., 0]
-    return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - right), balance
+    tokens, segments = tokens_of(batch), segments_of(batch)
+    seen = None if segments is None else segments[:, :-1]
+    logits, balance = forward(spec, params, tokens[:, :-1], frozen, seen)
+    right = jnp.take_along_axis(logits, tokens[:, 1:, None], axis=-1)[..., 0]
+    return mean_nats(jax.nn.logsumexp(logits, axis=-1) - right, batch), balance
 
 
 def _blank(spec: GemmaSpec, x: jax.Array) -> dict[str, KeysValues]:
@@ -189,21 +215,43 @@ def _layer(
 ) -> _Carry:
     """Compute one layer."""
     x, kept, cost = carry
-    layer = jax.tree.map(lambda leaf: leaf.astype(x.dtype) if leaf.ndim > 1 else leaf, layer)
-    attention, mlp = layer["attention"], layer["mlp"]
+    layer = cast(layer, x.dtype)
+    attention = layer["attention"]
     normed = layers.norm(spec, x, attention["norm"])
     shared = kept[kind] if section == SHARED else None
     mixed, used = layers.attend(spec, attention, normed, spec.heads_of(kind), where, shared)
     if kept:
         kept = {**kept, kind: used}
-    x = x + layers.norm(spec, mixed, attention["post_norm"])
+    x, balance = finished(spec, layer, x, mixed, scalar, own)
+    return _Carry(x, kept, cost + balance)
+
+
+def cast(layer: Any, dtype: Any) -> Any:
+    """Return a layer with its matrices in the type of the computation; its norms stay float32."""
+    return jax.tree.map(lambda leaf: leaf.astype(dtype) if leaf.ndim > 1 else leaf, layer)
+
+
+def finished(
+    spec: GemmaSpec,
+    layer: Any,
+    x: jax.Array,
+    mixed: jax.Array,
+    scalar: jax.Array | None,
+    own: jax.Array | None,
+) -> tuple[jax.Array, jax.Array | float]:
+    """Compute the rest of a layer behind its attention.
+
+    `x`: the residual stream before the layer, [B, T, D]; `mixed`: the output of the attention.
+    Returns the residual stream behind the layer, and the load-balance loss.
+    """
+    mlp, balance = layer["mlp"], 0.0
+    x = x + layers.norm(spec, mixed, layer["attention"]["post_norm"])
     hidden = layers.mlp(mlp, layers.norm(spec, x, mlp["norm"]))
     if spec.experts:
         hidden, balance = experts.feed_forward(spec, layer["experts"], x, hidden)
-        cost = cost + balance
     x = x + layers.norm(spec, hidden, mlp["post_norm"])
     if own is not None:
         x = layers.add_per_layer(spec, layer["per_layer"], x, own)
     if scalar is not None:
         x = x * scalar.astype(x.dtype)
-    return _Carry(x, kept, cost)
+    return x, balance

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.errors import UserMistake
-from islands.gemma.forward import LAYER_SCALARS
+from islands.gemma.forward import LAYER_SCALARS, frozen_of
 from islands.gemma.parameters import Leaf, leaf_plans, nested
 from islands.gemma.spec import GemmaSpec
 from islands.task import leaf_path
@@ -181,11 +181,15 @@ def from_transformers(
     leaves = {path: np.empty(p.shape, np.float32) for path, p in leaf_plans(spec).items()}
     for place in places(spec):
         leaves[place.path][... if place.row is None else place.row] = place.take(read(place.name))
-    scalars = np.ones(spec.layers, np.float32)
-    if spec.generation == 4:
-        for layer in range(spec.layers):
-            scalars[layer] = np.asarray(read(scalar_name(layer)), np.float32).item()
-    return nested(leaves), {LAYER_SCALARS: scalars}
+    return nested(leaves), {LAYER_SCALARS: np.asarray(scalars_of(spec, read), np.float32)}
+
+
+def scalars_of(spec: GemmaSpec, read: Callable[[str], NDArray[Any]]) -> tuple[float, ...]:
+    """Return the scalar of each layer; all are one in Gemma 3, which has no such tensors."""
+    if spec.generation == 3:
+        return (1.0,) * spec.layers
+    values = (np.asarray(read(scalar_name(layer)), np.float32) for layer in range(spec.layers))
+    return tuple(value.item() for value in values)
 
 
 def to_transformers(
@@ -193,9 +197,10 @@ def to_transformers(
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """Yield the name and the values of each tensor of transformers, one at a time.
 
-    `params`: a tree of arrays like `parameters.init`; `frozen`: the layer scalars, or None if all
-    are one.
+    `params`: a tree of arrays like `parameters.init`; `frozen`: the layer scalars, or None for
+    those of the shape.
     """
+    frozen = frozen_of(spec) if frozen is None else frozen
     leaves: dict[str, Leaf] = {
         leaf_path(keys): leaf for keys, leaf in jax.tree_util.tree_flatten_with_path(params)[0]
     }

@@ -13,10 +13,12 @@ import jax
 
 from coordinator.errors import UserMistake
 from islands.corpus import Corpus, Stream
-from islands.corpus_reader import read_corpus
+from islands.corpus_reader import open_corpus
 from islands.data.mixture import MixedCorpus
+from islands.data.segments import predicted
 from islands.gemma import parameters
-from islands.gemma.forward import cross_entropy
+from islands.gemma.decoder import text_model
+from islands.gemma.forward import cross_entropy, frozen_of
 from islands.gemma.hf_config import read_config
 from islands.gemma.parameters import EMBEDDINGS, GemmaParams, Leaf
 from islands.gemma.presets import CONFIG_SUFFIX, PRESETS
@@ -62,8 +64,13 @@ def spec_named(preset: str, options: Mapping[str, Option]) -> GemmaSpec:
             wrong.append(f"task.options.{name} = {value!r}: {hint}known are {', '.join(known)}")
         elif known[name] is float and type(value) is int:
             given[name] = float(value)
+        elif known[name] is tuple and isinstance(value, str):
+            try:
+                given[name] = tuple(map(float, value.split()))
+            except ValueError:
+                wrong.append(f"task.options.{name} = {value!r}: must be numbers and spaces")
         elif type(value) is not known[name]:
-            wrong.append(f"task.options.{name} = {value!r}: must be of type {known[name].__name__}")
+            wrong.append(f"task.options.{name} = {value!r}: must be of type {_type(known[name])}")
         else:
             given[name] = value
     if not wrong:
@@ -72,6 +79,10 @@ def spec_named(preset: str, options: Mapping[str, Option]) -> GemmaSpec:
     if wrong:
         raise UserMistake("\n".join(wrong))
     return spec
+
+
+def _type(kind: type) -> str:
+    return "str, with a number for each layer" if kind is tuple else kind.__name__
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +109,7 @@ def language_model(name: str, spec: GemmaSpec, data: DataSpec) -> Task:
 
     @cache
     def corpus() -> Corpus | MixedCorpus:
-        return read_corpus(data, spec.vocabulary)
+        return open_corpus(data, spec.vocabulary)
 
     loss, eval_loss = _losses_of(spec)
     return Task(
@@ -106,13 +117,14 @@ def language_model(name: str, spec: GemmaSpec, data: DataSpec) -> Task:
         vocabulary=spec.vocabulary,
         init=DrawnGemma(spec),
         loss=loss,
-        tokens=lambda batch: batch.shape[0] * (batch.shape[1] - 1),
+        tokens=predicted,
         stream=lambda batch_size: Stream(corpus(), batch_size, data.seed),
         heldout=lambda batch_size: corpus().heldout_batches(batch_size),
         stacked=parameters.is_stacked,
         embedding=lambda path: path in EMBEDDINGS,
         sharding=lambda path, shape: parameters.sharding(spec, path),
         eval_loss=eval_loss,
+        text=text_model(spec, data),
     )
 
 
@@ -122,13 +134,14 @@ def _losses_of(spec: GemmaSpec) -> tuple[Any, Any]:
 
     They are the same functions for one shape, so that JAX compiles them once in a process.
     """
+    frozen = frozen_of(spec)
 
     def eval_loss(params: GemmaParams, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        nats, balance = cross_entropy(spec, params, batch)
+        nats, balance = cross_entropy(spec, params, batch, frozen)
         return nats, {BALANCE: balance} if spec.experts else {}
 
     def loss(params: GemmaParams, batch: Batch) -> jax.Array:
-        nats, balance = cross_entropy(spec, params, batch)
+        nats, balance = cross_entropy(spec, params, batch, frozen)
         return nats + spec.balance_weight * balance if spec.experts else nats
 
     return loss, eval_loss

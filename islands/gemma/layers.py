@@ -41,7 +41,7 @@ class Positions(NamedTuple):
 
     rotation: Rotation
     mask: jax.Array
-    """Whether a position attends to another one, [T, T]."""
+    """Whether a position attends to another one, [T, T], or of each sequence [B, 1, 1, T, T]."""
 
 
 def norm(spec: GemmaSpec, x: jax.Array, weight: Any = None) -> jax.Array:
@@ -65,6 +65,14 @@ def positions(spec: GemmaSpec, kind: str, time: int) -> Positions:
     if kind == LOCAL:
         mask &= behind < spec.window
     return Positions(rotation(spec, kind, time), jnp.asarray(mask))
+
+
+def within(where: Positions, segments: jax.Array | None) -> Positions:
+    """Return positions that attend only within their segment: int [B, T], or None for one."""
+    if segments is None:
+        return where
+    same = segments[:, :, None] == segments[:, None, :]
+    return Positions(where.rotation, (where.mask & same)[:, None, None])
 
 
 def rotation(spec: GemmaSpec, kind: str, time: int) -> Rotation:

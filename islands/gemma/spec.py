@@ -124,6 +124,8 @@ class GemmaSpec:
     """Type of the computations: "float32", or "bfloat16" on accelerators."""
     remat: bool = False
     """Whether the backward pass computes the activations of each period of layers again."""
+    layer_scalars: tuple[float, ...] = ()
+    """Constant factor of each layer's output, never trained, of Gemma 4; empty: all are one."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -174,7 +176,7 @@ class GemmaSpec:
                     "norm_epsilon")  # fmt: skip
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, str):
+            if isinstance(value, str | tuple):
                 continue
             if not math.isfinite(value):
                 yield f"{field.name} = {value}: must be finite"
@@ -184,6 +186,10 @@ class GemmaSpec:
                 yield f"{field.name} = {value}: must not be negative"
         if self.generation not in (3, 4):
             yield f"generation = {self.generation}: 3 or 4"
+        if self.layer_scalars and len(self.layer_scalars) != self.layers:
+            yield f"layer_scalars has {len(self.layer_scalars)} numbers for {self.layers} layers"
+        if not all(map(math.isfinite, self.layer_scalars)):
+            yield f"layer_scalars = {self.layer_scalars}: must be finite"
         if not self.pattern or {*self.pattern} - {*KINDS}:
             yield f"pattern = {self.pattern!r}: letters L (local) and G (global), such as 'LLLLLG'"
         if self.compute_dtype not in COMPUTE_DTYPES:
@@ -237,7 +243,7 @@ class GemmaSpec:
         usual = GemmaSpec()
         for name in (
             "global_kv_heads", "global_head_size", "global_rope_share", "keys_are_values",
-            "shared_kv_layers", "wide_shared", "per_layer_size", "experts",
+            "shared_kv_layers", "wide_shared", "per_layer_size", "experts", "layer_scalars",
         ):  # fmt: skip
             if (value := getattr(self, name)) != getattr(usual, name):
                 yield f"{name} = {value}: Gemma 3 has no such feature; set generation = 4"

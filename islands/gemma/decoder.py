@@ -1,0 +1,148 @@
+"""A Gemma model one token at a time, with the keys and values of the tokens before.
+
+Layers with shared keys and values keep none of their own. The layers are written out one after
+another, so the time to compile grows with their number. Shapes in comments are those of
+`islands.gemma.layers`, with S for the tokens that a decoder can keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from islands.gemma import forward, layers
+from islands.gemma.forward import LAYER_SCALARS
+from islands.gemma.layers import KeysValues, Positions, Rotation
+from islands.gemma.parameters import GemmaParams
+from islands.gemma.spec import LOCAL, SHARED, GemmaSpec
+from islands.sources import DataSpec
+from islands.text_model import Scores, TextModel, codec_of
+
+LayerCache: TypeAlias = tuple[KeysValues, ...]
+"""Keys and values of each layer that has its own, [1, S, M, K] each."""
+
+
+def text_model(spec: GemmaSpec, data: DataSpec) -> TextModel:
+    """Return a Gemma model as a model of the text of a source."""
+    frozen = forward.frozen_of(spec)
+    return TextModel(
+        codec=codec_of(data),
+        logits=lambda params, tokens: forward.forward(spec, params, tokens, frozen).logits,
+        decoder=lambda: GemmaDecoder(spec, data.window),
+    )
+
+
+class GemmaDecoder:
+    """A decoder of a Gemma model, for at most as many tokens as a window of the data has."""
+
+    def __init__(self, spec: GemmaSpec, window: int) -> None:
+        self._spec, self._window, self._count = spec, window, 0
+        self._cache: LayerCache | None = None
+
+    @property
+    def most(self) -> int:
+        """Tokens that it can keep."""
+        return self._window
+
+    def read(self, params: Any, tokens: Sequence[int]) -> Scores:
+        """Forget everything, take these tokens, and return the scores of the next one."""
+        if not 1 <= len(tokens) <= self._window:
+            raise ValueError(f"{len(tokens)} tokens, 1 to {self._window} can be read")
+        padded = np.zeros(self._window, np.int32)
+        padded[: len(tokens)] = tokens
+        scores, self._cache = self._read(params, padded, len(tokens))
+        self._count = len(tokens)
+        return np.asarray(scores)
+
+    def step(self, params: Any, token: int) -> Scores:
+        """Take one more token, and return the scores of the next one."""
+        if self._cache is None or self._count >= self._window:
+            raise ValueError(f"{self._count} tokens are kept of at most {self._window}: read first")
+        scores, self._cache = self._step(params, self._cache, np.int32(token), self._count)
+        self._count += 1
+        return np.asarray(scores)
+
+    @cached_property
+    def _step(self) -> Any:
+        return jax.jit(self._next, donate_argnums=1)
+
+    @cached_property
+    def _read(self) -> Any:
+        def read(params: GemmaParams, tokens: jax.Array, count: int) -> tuple[Any, LayerCache]:
+            def one(i: int, carried: tuple[jax.Array, LayerCache]) -> tuple[jax.Array, LayerCache]:
+                return self._next(params, carried[1], tokens[i], i)
+
+            blank = jnp.zeros(self._spec.vocabulary, jnp.float32), self._blank()
+            return jax.lax.fori_loop(0, count, one, blank)
+
+        return jax.jit(read)
+
+    def _blank(self) -> LayerCache:
+        spec, dtype = self._spec, jnp.dtype(self._spec.compute_dtype)
+        kinds = spec.kinds[: spec.layers - spec.shared_kv_layers]
+        zeros = [
+            jnp.zeros((1, self._window, heads.keys, heads.size), dtype)
+            for heads in map(spec.heads_of, kinds)
+        ]
+        return tuple(KeysValues(each, each) for each in zeros)
+
+    def _next(
+        self, params: GemmaParams, cache: LayerCache, token: jax.Array, position: Any
+    ) -> tuple[jax.Array, LayerCache]:
+        """Return the scores after a token at this position, [V], and the cache with that token."""
+        spec, kept = self._spec, [*cache]
+        dtype, tokens = jnp.dtype(spec.compute_dtype), token[None, None]
+        x = layers.embed(params["embedding"], tokens, dtype)  # [1, 1, D]
+        inputs = None
+        if spec.per_layer_size:
+            inputs = layers.per_layer_inputs(spec, params["per_layer"], x, tokens)
+        frozen = forward.frozen_of(spec)
+        where = {kind: self._place(kind, position) for kind in {*spec.kinds}}
+        last = {kind: number for number, kind in enumerate(spec.kinds[: len(cache)])}
+        for section in spec.sections:
+            for own, kind in enumerate(section.kinds):
+                number, row = section.first + own, section.row(own)
+                stack = params[section.name][kind]
+                layer = forward.cast(jax.tree.map(lambda leaf, n=row: leaf[n], stack), dtype)
+                normed = layers.norm(spec, x, layer["attention"]["norm"])
+                if section.name != SHARED:
+                    rotation = where[kind].rotation
+                    kept[number] = self._kept(layer, kind, normed, rotation, kept[number], position)
+                seen = kept[last[kind] if section.name == SHARED else number]
+                heads = spec.heads_of(kind)
+                mixed, _ = layers.attend(spec, layer["attention"], normed, heads, where[kind], seen)
+                scalar = None if frozen is None else jnp.asarray(frozen[LAYER_SCALARS][number])
+                per_layer = None if inputs is None else inputs[:, :, number]
+                x, _ = forward.finished(spec, layer, x, mixed, scalar, per_layer)
+        return forward.scored(spec, params, x)[0, 0], tuple(kept)
+
+    def _kept(
+        self,
+        layer: Any,
+        kind: str,
+        normed: jax.Array,
+        rotation: Rotation,
+        before: KeysValues,
+        position: Any,
+    ) -> KeysValues:
+        """Return the keys and values of a layer with those of the token at this position."""
+        heads = self._spec.heads_of(kind)
+        new = layers.keys_and_values(self._spec, layer["attention"], normed, heads, rotation)
+        return KeysValues(
+            *(old.at[:, position].set(each[:, 0]) for old, each in zip(before, new, strict=True))
+        )
+
+    def _place(self, kind: str, position: Any) -> Positions:
+        """Return the rotation of one position, and the positions that it attends to, [1, S]."""
+        turns = layers.rotation(self._spec, kind, self._window)
+        behind = position - jnp.arange(self._window)
+        seen = behind >= 0
+        if kind == LOCAL:
+            seen = seen & (behind < self._spec.window)
+        here = Rotation(turns.cosine[position][None], turns.sine[position][None])
+        return Positions(here, seen[None])
