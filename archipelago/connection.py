@@ -99,12 +99,13 @@ class ConnectedRun(RunHandle):
             format: `"safetensors"`, `"orbax"`, or for Gemma models `"hf"`.
         """
         found = self._found()
+        from archipelago.lab.checks.audit import lineage_of
         from cluster.launch.export import ExportFormat, export
 
         if format not in (known := [*ExportFormat]):
             raise UserMistake(f"format = {format!r}: not known; there are {', '.join(known)}")
         kind = ExportFormat(format)
-        return export(found, Path(path), at, kind, name=self._key()).path
+        return export(found, Path(path), at, kind, name=self._key(), lineage=lineage_of).path
 
     def stop(self) -> None:
         """Stop the run gracefully: all islands hand in their work, and it ends with its summary.

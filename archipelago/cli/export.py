@@ -38,7 +38,8 @@ def export(
     """Write the model of a run, live or ended, to a safetensors file, for Orbax or transformers.
 
     The arrays have the task's own leaf paths, and `task.init_from` reads safetensors and orbax
-    back. The format hf is a folder that transformers reads, for Gemma models.
+    back. The format hf is a folder that transformers reads, for Gemma models, with tokenizer and
+    model card; `task.init_from = "hf:DIR"` reads it back.
     Nothing is overwritten. A step other than 0 and the last one needs the contributions, which a
     run keeps with `durability.keep_contributions = true`.
 
@@ -50,9 +51,10 @@ def export(
     found = runs.reach(name, address)
     if isinstance(found, runs.Live):
         found.prepare()
+    from archipelago.lab.checks.audit import lineage_of
     from cluster.launch.export import ExportFormat, export
 
-    done = export(found, out, at, ExportFormat(form), name=name)
+    done = export(found, out, at, ExportFormat(form), name=name, lineage=lineage_of)
     run = found.run if isinstance(found, runs.Live) else found.name
     if as_json:
         print(json_text({"run": run, "path": done.path, "format": form, "step": done.step}))

@@ -5,9 +5,12 @@ the run ends, the process stops all of it, and nothing else.
 
     preflight      checks of a configuration against the world before anything is started
     initial_source  the source of a run's initial parameters: found, checked and written down
+    hf_source      a folder of transformers as that source: its shape and its layer scalars
     run_model      the model of a run, from its files: the newest state or an earlier step
     export         the model of a run, written as safetensors or as an Orbax checkpoint
     hf_export      the model of a run as a folder that transformers reads
+    hf_card        its model card: data, tokens, loss, goodput, lineage
+    hf_tokenizer   its tokenizer
     run            one run from its start to its end, owned by this process or by its fleet
     job            a run as a job of a Ray cluster
     job_state      the state of a submitted run's job, for a run that cannot be reached

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from cluster.config.load import load
 from cluster.fleet.results import save_to
-from cluster.launch.hf_export import spec_of_run, write_transformers
+from cluster.launch.hf_export import extras_of_run, spec_of_run, write_transformers
 from cluster.launch.run_model import model_of
 from cluster.storage import runs
 from coordinator.errors import UserMistake
@@ -49,11 +50,18 @@ class Exported:
 
 
 def export(
-    found: runs.Live | Path, out: Path, at: int | None, kind: ExportFormat, *, name: str | None
+    found: runs.Live | Path,
+    out: Path,
+    at: int | None,
+    kind: ExportFormat,
+    *,
+    name: str | None,
+    lineage: Callable[[Path], str | None] = lambda run_dir: None,
 ) -> Exported:
     """Write the model of a run, which `runs.reach` has found.
 
     `name`: the name or directory of the run as the user wrote it, to find the files of a live run.
+    `lineage`: run directory -> digest of the merges of a run that has ended, for the model card.
 
     Errors: `UserMistake` if there is no such model, or `out` exists or cannot be written.
     """
@@ -66,8 +74,12 @@ def export(
         if kind is ExportFormat.ORBAX:
             write_orbax(out, parameters(found, at, name=name))
         elif kind is ExportFormat.HF:
-            spec = spec_of_run(_directory(found, name))
-            write_transformers(out, spec, parameters(found, at, name=name))
+            run_dir = _directory(found, name)
+            config = load(run_dir / runs.CONFIG)
+            spec = spec_of_run(config)
+            digest = lineage(run_dir) if isinstance(found, Path) and at is None else None
+            extras = extras_of_run(run_dir, config, spec, at, digest)
+            write_transformers(out, spec, parameters(found, at, name=name), extras)
         elif isinstance(found, runs.Live) and at is None:
             from cluster.launch.client import save
 

@@ -1,4 +1,4 @@
-"""The model of a run as a folder that transformers reads: configuration and weights by its names.
+"""The model of a run as a folder that transformers reads: configuration, weights, tokenizer, card.
 
 The weights are safetensors files of at most `FILE_BYTES` each, with an index if there are several.
 """
@@ -9,19 +9,23 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from cluster.config.load import load
+from cluster.config.schema import Config
+from cluster.launch.hf_card import CARD, card_of
+from cluster.launch.hf_tokenizer import exported_tokenizer
 from cluster.storage.files import json_text
-from cluster.workers.assembly import own_task_of
+from cluster.workers.assembly import data_spec, own_task_of
 from coordinator.errors import UserMistake
 from islands.data.text_tokens import BYTES
-from islands.gemma.hf_config import config_of
+from islands.gemma.costs import counted
+from islands.gemma.hf_config import config_of, spec_of
+from islands.gemma.hf_folder import differences
 from islands.gemma.hf_weights import to_transformers
 from islands.gemma.language_task import DrawnGemma
 from islands.gemma.parameters import nested
@@ -34,22 +38,58 @@ FORMAT = {"format": "pt"}
 """The metadata that transformers expects in each file."""
 
 
-def spec_of_run(run_dir: Path) -> GemmaSpec:
+@dataclass(frozen=True, slots=True)
+class HfExtras:
+    """The files of an exported folder beside configuration and weights."""
+
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """The content of each file by its name: tokenizer and model card."""
+    special: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
+    """The ids of special tokens by the keys of `config.json`; others have their defaults there."""
+
+
+def spec_of_run(config: Config) -> GemmaSpec:
     """Return the shape of the model of a run.
 
-    Errors: `UserMistake` if it is no Gemma model.
+    Errors: `UserMistake` if it is no Gemma model, or transformers cannot have its shape.
     """
-    task = own_task_of(load(run_dir / "config.toml"))
+    task = own_task_of(config)
     if not isinstance(task.init, DrawnGemma):
         raise UserMistake(
             f"--format hf: {task.name} is no Gemma model, and transformers has no class for it; "
             'use --format safetensors, or train a preset such as "gemma-1m"'
         )
-    return task.init.spec
+    spec = task.init.spec
+    there = replace(spec_of(config_of(spec)), layer_scalars=spec.layer_scalars)
+    if lost := [*differences(spec, there)]:
+        raise UserMistake(
+            "--format hf: a configuration of transformers has no such field: "
+            f"{', '.join(each.replace('there', 'in transformers') for each in lost)}; use --format "
+            "safetensors"
+        )
+    return spec
+
+
+def extras_of_run(
+    run_dir: Path, config: Config, spec: GemmaSpec, at: int | None, lineage_sha256: str | None
+) -> HfExtras:
+    """Return the tokenizer and the model card of a run.
+
+    `at`: the step of the model, None for the newest; `lineage_sha256`: the digest of its merges.
+
+    Errors: `UserMistake` if the tokenizer cannot be read, or `huggingface_hub` is not installed.
+    """
+    tokenizer = exported_tokenizer(data_spec(config), spec.vocabulary)
+    facts = {"parameters": counted(spec).total, "step": at, "lineage_sha256": lineage_sha256}
+    card = card_of(run_dir, config, config_of(spec)["model_type"], facts)
+    return HfExtras({**tokenizer.files, CARD: card.encode()}, tokenizer.special)
 
 
 def write_transformers(
-    out: Path, spec: GemmaSpec, leaves: Mapping[str, NDArray[np.float32]]
+    out: Path,
+    spec: GemmaSpec,
+    leaves: Mapping[str, NDArray[np.float32]],
+    extras: HfExtras | None = None,
 ) -> None:
     """Write a folder that `from_pretrained` of transformers reads.
 
@@ -57,11 +97,15 @@ def write_transformers(
 
     Errors: `OSError` if it cannot be written.
     """
+    extras = HfExtras(special=_bytes_only(spec)) if extras is None else extras
     out.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=".archipelago-", dir=out.parent))
     try:
-        _write_json(folder / "config.json", _config(spec))
-        _write_json(folder / "generation_config.json", {"do_sample": False})
+        _write_json(folder / "config.json", config_of(spec) | dict(extras.special))
+        known = {name: each for name, each in extras.special.items() if each is not None}
+        _write_json(folder / "generation_config.json", {"do_sample": False} | known)
+        for name, content in extras.files.items():
+            (folder / name).write_bytes(content)
         _write_weights(folder, spec, leaves)
         folder.chmod(0o777 & ~_umask())
         folder.rename(out)
@@ -69,10 +113,10 @@ def write_transformers(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _config(spec: GemmaSpec) -> dict[str, Any]:
-    """Return the configuration; bytes have no tokens that begin, end or fill up a text."""
+def _bytes_only(spec: GemmaSpec) -> dict[str, int | None]:
+    """Return the special tokens of a model of bytes, which has none."""
     special = ("bos_token_id", "eos_token_id", "pad_token_id")
-    return config_of(spec) | (dict.fromkeys(special) if spec.vocabulary == BYTES else {})
+    return dict.fromkeys(special) if spec.vocabulary == BYTES else {}
 
 
 def _write_weights(

@@ -101,6 +101,15 @@ def audit(run_dir: Path, *, digests: bool = False) -> Audit:
     )
 
 
+def lineage_of(run_dir: Path) -> str | None:
+    """Return the digest of all merges of a run; None if it has no whole tape, or no merge."""
+    try:
+        found = audit(run_dir)
+    except (UserMistake, Damaged, OSError):
+        return None
+    return found.lineage_sha256 if found.merges else None
+
+
 class _Auditor:
     """The counts of an audit, event by event."""
 
