@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from archipelago.losses_by_type import TypeLoss
+    from archipelago.multiple_choice import ChoiceScore
     from cluster.config.schema import Config
     from islands.task import Task
     from islands.text_model import Sampling, TextModel
@@ -47,6 +48,8 @@ class Judgement:
     """Metrics of the task, means over the same windows."""
     types: list[TypeLoss]
     """Loss by the type of the held-out files."""
+    tasks: list[ChoiceScore]
+    """Share of right answers to multiple-choice questions, with standard errors."""
 
 
 class TrainedModel:
@@ -115,13 +118,17 @@ class TrainedModel:
         params = jax.device_put(self.params)
         yield from texts(text.codec, generated(text.decoder(), params, tokens, count, sampling))
 
-    def judged(self, source: str | None = None, windows: int = WINDOWS) -> Judgement:
+    def judged(
+        self, source: str | None = None, windows: int = WINDOWS, tasks: Sequence[Path] = ()
+    ) -> Judgement:
         """Return the loss on the run's own held-out data, or on that of another source.
 
-        `windows`: windows of each type of files for the losses by type; 0 for none.
+        `windows`: windows of each type of files for the losses by type; 0 for none. `tasks`: files
+        with multiple-choice questions (`archipelago.multiple_choice`).
 
-        Errors: `UserMistake` if there is no such data.
+        Errors: `UserMistake` if there is no such data, or a file of questions is broken.
         """
+        scores = self._scores(tasks)
         from archipelago.losses_by_type import losses_by_type
         from cluster.workers.assembly import data_spec
         from cluster.workers.evaluator import Evaluator
@@ -146,7 +153,16 @@ class TrainedModel:
             loss / math.log(2) if self._reads_bytes else None,
             evaluator.metrics,
             losses_by_type(self.task, self.params, data_spec(config), windows) if windows else [],
+            scores,
         )
+
+    def _scores(self, tasks: Sequence[Path]) -> list[ChoiceScore]:
+        """Return the score on each set of questions; all files are read before any is computed."""
+        from archipelago.multiple_choice import read_questions, score
+
+        sets = [(path.stem, read_questions(path)) for path in tasks]
+        window = self.config.data.window
+        return [score(name, each, self.text, self.params, window) for name, each in sets]
 
     @property
     def _reads_bytes(self) -> bool:

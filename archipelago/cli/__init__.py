@@ -31,6 +31,7 @@ the result; it decides nothing. A command imports Ray and JAX only when it needs
     listing          list
     doctor           doctor
     data             the group of commands `data`
+    questions        data questions
     keep             verify and backup
     wan              the group of commands `wan`
     manifest         the group of commands `manifest`

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from archipelago.cli.formatting import amount
 from archipelago.cli.options import Json
+from archipelago.cli.questions import questions
 from cluster.storage.files import json_text
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from islands.sources import DataSpec
 
 data = typer.Typer(help="Prepare a corpus for training, and look into one.", no_args_is_help=True)
+data.command()(questions)
 Source = Annotated[
     str,
     typer.Argument(

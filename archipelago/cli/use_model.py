@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -75,6 +76,14 @@ def evaluate(
             "--data", metavar="SOURCE", help="Another source, of which the held-out share is read."
         ),
     ] = None,
+    tasks: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--tasks",
+            metavar="FILE",
+            help="Multiple-choice questions in JSON lines; may be given several times.",
+        ),
+    ] = None,
     windows: Annotated[
         int,
         typer.Option(
@@ -88,14 +97,15 @@ def evaluate(
     """Compute the held-out loss of a run's model, on its own data or on another source.
 
     Without --data, the loss is that of the run's summary: over the same windows. The losses by
-    type are those of the first windows of the held-out files with that suffix.
+    type are those of the first windows of the held-out files with that suffix. --tasks adds the
+    share of right answers to questions, which `archipelago data questions` makes.
 
-    Example: archipelago eval runs/demo --data docs/
+    Example: archipelago eval runs/demo --tasks definitions.jsonl --tasks cloze.jsonl
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the accelerators belong to the islands
     from archipelago.trained_model import trained_model
 
-    found = trained_model(name, at, address).judged(data, windows)
+    found = trained_model(name, at, address).judged(data, windows, tasks or ())
     if as_json:
         print(json_text(asdict(found)))
         return
@@ -115,3 +125,10 @@ def evaluate(
                 each.type or "(none)", str(each.files), f"{each.tokens:,}", *figures, bits
             )
         out.print(table)
+    for each in found.tasks:
+        right = f"{each.accuracy:.1%} ± {each.accuracy_stderr:.1%}"
+        norm = f"{each.accuracy_norm:.1%} ± {each.accuracy_norm_stderr:.1%}"
+        out.print(
+            f"{each.task}: {right} right ({norm} by length) of {each.questions:,} questions; "
+            f"chance {each.chance:.1%}"
+        )
