@@ -13,7 +13,6 @@ from __future__ import annotations
 import ast
 import glob
 import gzip
-import json
 import re
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
 from islands.data.buckets import SourceFile
 from islands.sources import DataSpec, root_and_files
@@ -80,7 +80,7 @@ def questions_from(
 
 def text_of(rows: Sequence[dict[str, object]]) -> str:
     """Return rows as JSON lines."""
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    return "".join(f"{json_text(row)}\n" for row in rows)
 
 
 def _row(

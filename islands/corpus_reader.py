@@ -38,7 +38,7 @@ class _Read(NamedTuple):
     end_token: int | None
     """The id behind each document; None: it is not known."""
     masked: bool = False
-    """Whether the tokens say what the loss counts (`Corpus.masked`)."""
+    """Whether the tokens are marked with what the loss counts (`Corpus.masked`)."""
 
 
 def open_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus | MixedCorpus:

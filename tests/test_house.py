@@ -95,6 +95,7 @@ OTHER_JSON = {
     "cluster/storage/model_file.py": "versions, which are whole numbers",
     "cluster/storage/snapshots.py": "read by us only, NaN as NaN",
     "cluster/storage/tape.py": "read by us only, NaN as NaN",
+    "islands/data/chat_environment.py": "a filter of templates, whose text a tokenizer reads",
     "islands/data/token_index.py": "whole numbers and text",
     "islands/data/token_writer.py": "whole numbers and text",
 }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.storage.files import json_bytes
 from islands.data import token_index
 from islands.data.chat import SETTINGS, TEMPLATE
 from islands.data.text_tokens import (
@@ -78,4 +78,4 @@ def _settings(encoder: HuggingFaceEncoder) -> bytes:
     }
     if encoder.start:
         found["bos_token"] = encoder.tokenizer.id_to_token(encoder.start[0])
-    return (json.dumps(found, indent=2, ensure_ascii=False) + "\n").encode()
+    return json_bytes(found)

@@ -36,7 +36,7 @@ PLAIN = (
 
 
 class Unfit(Exception):
-    """A conversation that cannot be written or encoded; the message says why."""
+    """A conversation that cannot be written or encoded, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class TokenIndex:
     """Parts of the source that were left out, by kind, with their number."""
     shards: tuple[TokenShard, ...]
     masked: bool = False
-    """Whether the shards say which tokens the loss counts."""
+    """Whether the shards mark the tokens that the loss counts."""
     answers: int = 0
     """Tokens that the loss counts, if `masked`."""
 

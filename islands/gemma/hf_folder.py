@@ -23,7 +23,7 @@ from islands.parameter_files import SUFFIX, SafetensorsFiles, StoredLeaf
 CONFIG, WEIGHTS = "config.json", f"model{SUFFIX}"
 """The files of such a folder; the weights may be in several files with an index."""
 OURS = frozenset({"balance_weight", "compute_dtype", "remat"})
-"""The options that say how a model is trained here; a folder of transformers has none of them."""
+"""The options of the training alone; a folder of transformers has none of them."""
 SCALARS = "layer_scalars"
 """The option that holds the layer scalars."""
 LONGEST = 60
