@@ -107,9 +107,10 @@ def test_template_of_the_tokenizer_is_used_with_its_special_tokens(here: Path) -
 
 
 def test_blocks_of_generation_and_loop_controls_are_read() -> None:
-    content = "{{ message.content }}"
-    block = f"{{% generation %}}{content}{{% endgeneration %}}"
-    text = PLAIN.replace(content, f"{block}{{% if false %}}{{% break %}}{{% endif %}}")
+    line = "{{ message.content }}\n"
+    text = PLAIN.replace(line, f"{{% generation %}}{line}{{% endgeneration %}}")
+    text = text.replace("{{ message.role", "{% if false %}{% break %}{% endif %}{{ message.role")
+    assert text.count("{%") == PLAIN.count("{%") + 5
     encoder = ChatEncoder(ByteEncoder(), None, ChatTemplate(text, own=False))
     plain = ChatEncoder(ByteEncoder(), None, template_of(None))
     assert encoder.written(TALK) == plain.written(TALK)
