@@ -50,8 +50,8 @@ def exported_tokenizer(data: DataSpec, vocabulary: int) -> ExportedTokenizer:
         return ExportedTokenizer({}, dict.fromkeys(nothing) if vocabulary == BYTES else {})
     encoder = encoder_of(content, data.tokenizer or data.source, data.end_token)
     files = {TOKENIZER: content, SETTINGS: _settings(encoder)}
-    for name in (SETTINGS, TEMPLATE) if folder is not None else ():
-        if (folder / name).is_file():
+    for name in (SETTINGS, TEMPLATE):
+        if folder is not None and (folder / name).is_file():
             files[name] = (folder / name).read_bytes()
     return ExportedTokenizer(files, _special(encoder))
 

@@ -17,7 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 class _Generation(Extension):
     """The block `{% generation %}` of some templates, whose content is written as it is."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags: ClassVar[set[str]] = {"generation"}  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def parse(self, parser: Any) -> Any:
         """Return the content of the block."""
@@ -39,7 +39,8 @@ def compiled(text: str) -> Callable[..., str]:
         extensions=["jinja2.ext.loopcontrols", _Generation],
     )
     environment.filters["tojson"] = _as_json
-    environment.globals["raise_exception"] = _raised
+    names: Any = environment.globals
+    names["raise_exception"] = _raised
     try:
         template = environment.from_string(text)
     except TemplateError as error:

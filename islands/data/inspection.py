@@ -218,7 +218,7 @@ def _first_documents(directory: TokenDirectory) -> EncodedBatch:
             stream.seek(start * dtype.itemsize)
             count = min(stop - start, SAMPLE_TOKENS)
             parts.append(np.frombuffer(stream.read(count * dtype.itemsize), dtype))
-    ids = np.concatenate(parts) >> int(directory.index.masked)
+    ids: Any = np.concatenate(parts) >> int(directory.index.masked)
     return EncodedBatch(ids, np.cumsum([len(part) for part in parts]), 0)
 
 

@@ -32,6 +32,7 @@ from cluster.launch.run_facts import facts_of
 from cluster.launch.run_findings import FileFacts, Probe, RunFacts, findings_about
 from cluster.status import RunStatus
 from cluster.storage import runs
+from cluster.storage.files import json_text
 from cluster.syncer.slow_islands import slow_islands
 from coordinator.protocol import Drain, Fragment, Left, Life, Lost, Resume, ShardLost, Version
 from tests.cluster.test_island_time import an_island
@@ -87,7 +88,7 @@ def facts_after(happens: Callable[[Story], float]) -> RunFacts:
     now_s = happens(story)
     looks.append(story.status(now_s))
     events = [
-        json.loads(event.line(after, now_s))
+        json.loads(json_text(event.seen(after, now_s)))
         for was, after in pairwise(looks)
         for event in events_between(was, after)
     ]

@@ -19,7 +19,7 @@ from islands.time_budget import Activity
 
 def measured(process: int, age_s: float | None = None, **seconds: float) -> Vitals:
     """Return vitals; a process has measured all its time unless it has another age."""
-    named = {f"{name}_s": each for name, each in seconds.items()}
+    named: dict[str, Any] = {f"{name}_s": each for name, each in seconds.items()}
     age_s = sum(named.values()) if age_s is None else age_s
     return Vitals(2.0, process=process, age_s=age_s, **named)
 

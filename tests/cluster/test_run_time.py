@@ -33,7 +33,7 @@ class Timed(Told):
         return self.status(now_s)
 
     def hear(self, now_s: float, life: Life, process: int, **seconds: float) -> None:
-        named = {f"{name}_s": each for name, each in seconds.items()}
+        named: dict[str, Any] = {f"{name}_s": each for name, each in seconds.items()}
         vitals = Vitals(2.0, process=process, age_s=math.fsum(named.values()), **named)
         self.measures.heard(life, vitals, now_s)
 
