@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Protocol, assert_never
 
 from cluster.failures import Failure
@@ -43,6 +44,11 @@ from coordinator.protocol import (
 from coordinator.state import Rule, State
 
 log = logging.getLogger("archipelago.syncer")
+LEAVE_S = 5.0
+"""Seconds for which the end of a life waits for the answer of its learner, which has left.
+
+Otherwise the watch over the life, which ends at the same moment, could report it as lost.
+"""
 
 
 class EventSink(Protocol):
@@ -86,6 +92,7 @@ class EffectRunner:
         self._measures, self._now_s = measures, now_s
         self._parking: dict[Life, asyncio.Event] = {}
         self._collecting: dict[tuple[Life, Fragment], tuple[asyncio.Event, ...]] = {}
+        self._leaving: dict[Life, asyncio.Event] = {}
         self._alarm: asyncio.TimerHandle | None = None
 
     def carry_out(self, effect: Effect) -> None:
@@ -122,7 +129,11 @@ class EffectRunner:
                 assert_never(effect)
 
     async def _watch(self, life: Life) -> None:
-        self._syncer.feed(Lost(life, await self._ports.watch(life)))
+        why = await self._ports.watch(life)
+        if (left := self._leaving.get(life)) is not None:  # it was ordered to end, and has
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(left.wait(), LEAVE_S)
+        self._syncer.feed(Lost(life, why))
 
     async def _collect(self, ask: Ask) -> None:
         """Ask a learner for a fragment, and feed its answer to the rules.
@@ -195,8 +206,11 @@ class EffectRunner:
         for p in range(self._syncer.rule.schedule.fragments):
             await self._collect(Ask(order.life, Fragment(p), last=True))
         self._parking.pop(order.life, None)
+        self._leaving[order.life] = left = asyncio.Event()
         if (progress := await self._ports.leave(order.life)) is not None:
             self._syncer.feed(Left(order.life, progress))
+        left.set()
+        del self._leaving[order.life]
 
     def _set_alarm(self, at_s: float) -> None:
         if self._alarm is not None:

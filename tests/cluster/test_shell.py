@@ -80,6 +80,7 @@ class World(Ports):
     failures: dict[Life, Failure | str] = field(default_factory=dict[Life, "Failure | str"])
     flushes: list[Future[None]] = field(default_factory=list["Future[None]"])
     slowly: asyncio.Event | None = None  # hand-ins wait for this event
+    ends_first: bool = False  # the watch over a learner that leaves ends before its answer arrives
 
     def did(self, what: str, *more: object) -> None:
         self.log.append(" ".join(map(str, (what, *more))))
@@ -143,6 +144,10 @@ class World(Ports):
 
     async def leave(self, life: Life) -> Progress | None:
         self.did("leave", life)
+        if self.ends_first:  # its watch ends before its answer has arrived
+            self.deaths[life].set_result("its learner has ended this life")
+            for _ in range(10):
+                await asyncio.sleep(0)
         return progress(life, self.steps[life])
 
     async def break_down(self, life: Life, why: str) -> None:
@@ -355,6 +360,21 @@ def test_draining_learner_is_parked_collected_and_released() -> None:
         "write Left",
     ]
     assert stage.state.members[A].status is Status.LEFT
+
+
+def test_drained_learner_has_left_although_its_watch_ends_first() -> None:
+    async def scene(stage: Stage) -> None:
+        life = stage.joins(A)
+        stage.steps(life, 1)
+        await until(lambda: "watch a#1" in stage.world.log)
+        stage.world.ends_first = True
+        stage.syncer.drain(A, "preempted")
+        await stage.comes_to("write Left")
+        await stage.comes_to("write Lost")
+
+    stage = plays(scene, every=9, fragments=2)
+    member = stage.state.members[A]
+    assert (member.status, member.why) == (Status.LEFT, "preempted")
 
 
 def test_learner_is_parked_once_before_the_last_requests() -> None:
