@@ -146,8 +146,7 @@ class World(Ports):
         self.did("leave", life)
         if self.ends_first:  # its watch ends before its answer has arrived
             self.deaths[life].set_result("its learner has ended this life")
-            for _ in range(10):
-                await asyncio.sleep(0)
+            await asyncio.wait({self.deaths[life]})
         return progress(life, self.steps[life])
 
     async def break_down(self, life: Life, why: str) -> None:
