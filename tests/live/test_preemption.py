@@ -151,7 +151,7 @@ def test_preempted_islands_hand_in_leave_and_come_back() -> None:
         process.send_signal(signal.SIGINT)
         finished = finish(process)
         drained, left, lost = (events(here, kind) for kind in ("drain", "leave", "loss"))
-    assert finished.code == 0, finished.err
+    assert finished.code == 130, finished.err
     reasons = ["preempted: SIGTERM of its process", "preempted: notice of gce"]
     for reason, event in zip(reasons, drained, strict=True):
         assert event["why"].startswith(reason)
