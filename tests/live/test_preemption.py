@@ -94,7 +94,7 @@ def metadata_server() -> Generator[Metadata]:
 def test_ray_names_a_draining_node_and_places_nothing_there() -> None:
     with place() as here:
         finished = finish(here.start_python("-c", DRAIN))
-    assert finished.code == 130, finished.err
+    assert finished.code == 0, finished.err
     before, is_that_node, left_s, elsewhere, more, nodes_of_more = json.loads(
         finished.out.splitlines()[-1]
     )
@@ -155,8 +155,8 @@ def test_preempted_islands_hand_in_leave_and_come_back() -> None:
     reasons = ["preempted: SIGTERM of its process", "preempted: notice of gce"]
     for reason, event in zip(reasons, drained, strict=True):
         assert event["why"].startswith(reason)
-    assert [each["island"] for each in left[:2]] == [each["island"] for each in drained]
-    assert all(each["why"].startswith("preempted: ") for each in left[:2])
+    gone = {each["island"] for each in left if each["why"].startswith("preempted: ")}
+    assert gone == {each["island"] for each in drained}
     assert lost == []
     assert figures["tokens_lost"] <= ROUNDING
     assert (healthy.code, healthy.json["ok"]) == (0, True), healthy.out
