@@ -55,14 +55,15 @@ def cluster_health(
     try:
         nodes = ray.nodes()
         living = [node for node in nodes if node["Alive"]]
+        draining = _draining(living)  # Ray starts nothing there
         health = ClusterHealth(
-            nodes=_health_of(living),
+            nodes=_health_of([node for node in living if node not in draining]),
             dead_nodes={
                 node["NodeManagerAddress"]: str(node.get("DeathReasonMessage") or "")
                 for node in nodes
                 if not node["Alive"] and node.get("DeathReason") == UNEXPECTED
             },
-            draining=_draining(living),
+            draining=[node["NodeManagerAddress"] for node in draining],
             leftover=_leftover(),
         )
         return health, {} if run is None else _probed(run, silent)
@@ -114,11 +115,11 @@ def skew_s(began_s: float, clock_s: float, ended_s: float) -> float:
     return max(0.0, clock_s - ended_s) + min(0.0, clock_s - began_s)
 
 
-def _draining(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+def _draining(nodes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     from ray._private.state import state
 
     ids = state.get_draining_nodes()
-    return [node["NodeManagerAddress"] for node in nodes if node["NodeID"] in ids]
+    return [node for node in nodes if node["NodeID"] in ids]
 
 
 def _leftover() -> dict[str, int]:
