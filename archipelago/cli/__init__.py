@@ -14,6 +14,7 @@ the result; it decides nothing. A command imports Ray and JAX only when it needs
     export           export
     use_model        sample and eval
     audit            audit
+    stage            stage
     watch            status, top and page
     replay           replay
     report           report and trace

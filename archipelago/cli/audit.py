@@ -27,7 +27,8 @@ def audit(
 
     Everything comes from the tape of the run: leases, payloads by kind, and the lineage of every
     merge. Islands without a region are shown as one. The digests of payloads need
-    `durability.keep_contributions`.
+    `durability.keep_contributions`. It exits with 1 if something left a region that may not
+    (`regions.NAME.may_leave`).
 
     Example: archipelago audit runs/regions --lineage
     """
@@ -38,19 +39,23 @@ def audit(
     found = audited(run_dir, digests=lineage)
     if as_json:
         print(json_text(plain(found, lineage=lineage)))
-        return
+        raise typer.Exit(1 if any(region.violations for region in found.regions) else 0)
     out = Console(highlight=False, markup=False, soft_wrap=True)
     out.print(f"{found.run}: {found.events:,} events, {found.merges:,} merges")
     for region in found.regions:
         pieces = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in region.leases)
         out.print(f"\nregion {region.region}: islands {', '.join(region.islands)}")
         out.print(f"leases read: {pieces or 'none'}")
+        if region.may_leave is not None:
+            out.print(f"may leave: {', '.join(region.may_leave)}")
         table = Table("direction", "kind", _right("messages"), _right("bytes"), box=None)
         for direction, kind, messages, size in traffic_rows(region):
             table.add_row(
                 direction, kind, f"{messages:,}", "small" if size is None else f"{size:,}"
             )
         out.print(table)
+        for kind in region.violations:
+            out.print(f"NOT ALLOWED: {kind} left the region (regions.{region.region}.may_leave)")
     if lineage:
         table = Table("fragment", "version", "contributor", "region", _right("weight"), "payload")
         for merge in found.lineage:
@@ -62,6 +67,7 @@ def audit(
     out.print(f"\nlineage {found.lineage_sha256}")
     if found.damage is not None:
         out.print(f"the tape is damaged: {found.damage}")
+    raise typer.Exit(1 if any(region.violations for region in found.regions) else 0)
 
 
 def _right(name: str) -> Column:

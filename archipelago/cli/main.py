@@ -24,6 +24,7 @@ from archipelago.cli.planning import plan
 from archipelago.cli.replay import replay
 from archipelago.cli.report import report, trace
 from archipelago.cli.simulate import simulate
+from archipelago.cli.stage import stage
 from archipelago.cli.start import demo, init
 from archipelago.cli.study import study
 from archipelago.cli.submit import submit
@@ -35,7 +36,8 @@ from coordinator.errors import ArchipelagoError, UserMistake
 
 for command in (
     init, demo, run, submit, status, top, page, scale, drain, save, export, stop, chaos, replay,
-    report, trace, simulate, plan, study, model, dashboards, doctor, verify, backup, audit, sample,
+    report, trace, simulate, plan, study, model, dashboards, doctor, verify, backup, audit, stage,
+    sample,
 ):  # fmt: skip
     app.command()(command)
 app.command(name="eval")(evaluate)

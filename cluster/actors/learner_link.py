@@ -18,9 +18,11 @@ from cluster.actors.donor_moments import DonorMoments
 from cluster.actors.fault_injection import Cable
 from cluster.actors.object_store.fragment_reader import FragmentReader
 from cluster.actors.object_store.pull import Fetching
+from cluster.config.region_tables import Leaving
 from cluster.failures import Failure
 from cluster.names import FLEET, SYNCER, Seat, island_actor, seat_of
 from cluster.source import source_sha256
+from cluster.workers.border import OPEN, Border
 from coordinator.codec import Payload, Sent
 from coordinator.errors import Relieved, Unreachable
 from coordinator.fragments import Flat
@@ -66,16 +68,19 @@ class RayLink:
         relievable: bool,
         code: str = "",
         get: Callable[[ray.ObjectRef], Any] | None = None,
+        border: Border | None = None,
     ) -> None:
         """Connect a process in the run's namespace.
 
         `holder`: the name of the shard that holds each fragment. `relievable`: a spare may have
         taken this process's island over. `code`: the digest of the user's code (`user_sha256`).
-        `get`: pulls an object; None: `ray.get`.
+        `get`: pulls an object; None: `ray.get`. `border`: the border of the process's region, which
+        every message passes; None: there is none.
         """
         self._actors, self._code = Directory(namespace), code
         self._calls = BlockingCalls(self._actors, cable)
         self._seat, self._relievable = seat, relievable
+        self._border = border or OPEN
         self._others: Mapping[Island, Seat] = {}
         self._joining: Granted | None = None  # until it has all that it needs to step
         self._signed_s = -math.inf
@@ -148,15 +153,16 @@ class RayLink:
     def report(self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> Answer | Void:
         """Report progress and adoptions to the syncer; the learner's joining ends with this."""
         self._joining = None  # the learner now reports for itself
-        return self._calls.ask(SYNCER, "report", event, vitals, adopted)
+        message = self._border.passes(Leaving.REPORT, (event, vitals, tuple(adopted)))
+        return self._calls.ask(SYNCER, "report", *message)
 
     def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
         """Ask the syncer for more data."""
-        return self._calls.ask(SYNCER, "lease", event)
+        return self._calls.ask(SYNCER, "lease", self._border.passes(Leaving.REPORT, event))
 
     def left(self, event: Left) -> None:
         """Notify the syncer that the life has ended for good."""
-        self._calls.ask(SYNCER, "left", event)
+        self._calls.ask(SYNCER, "left", self._border.passes(Leaving.REPORT, event))
 
     def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]] | None:
         """Return the public fragments, or this host's ranges of them.

@@ -26,6 +26,8 @@ names its place in the notation of `--set`: `sync.every`, `islands.0.count`.
     data_tables      the tables of the training data
     monitor_tables   the law of the expected loss, `[monitor.law]`
     data_checks      checks between the fields of the training data
+    region_tables    the tables of regions: their data, and what may leave them
+    region_checks    checks of regions, and of the corpora that they share
     interval_inputs  the inputs of `sync.every = "auto"`, and its resolved form
     fault_kinds      the table of all kinds of fault injection
     slices           the chips and hosts of a TPU topology

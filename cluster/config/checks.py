@@ -10,6 +10,7 @@ from cluster.config import (
     loop_checks,
     machine_checks,
     optimizer_checks,
+    region_checks,
     sync_checks,
 )
 from cluster.config.data_checks import SECRET
@@ -174,6 +175,10 @@ CHECKS: tuple[FieldCheck, ...] = (
     sync_checks.moments_are_shared,
     some_islands,
     groups_differ,
+    region_checks.regions_have_islands,
+    region_checks.needed_kinds_may_leave,
+    region_checks.evaluator_reads_no_region,
+    region_checks.regions_read_no_other,
     reads("run.mode", "sync.wire_up", "islands")(problems_of_ring),
     reads("run.mode", "sync.overlap", "sync.fragments")(problems_of_streaming),
     faults_hit,

@@ -61,7 +61,7 @@ def tokenizer_has_text(config: Config) -> Iterator[Problem]:
         )
 
 
-@reads("data.source", "data.mixture")
+@reads("data.source", "data.mixture", "regions")
 def buckets_can_be_read(config: Config) -> Iterator[Problem]:
     """Check the URIs of sources; no message shows one, because it may hold a secret."""
     sources = [("data.source", config.data.source)]
@@ -69,6 +69,7 @@ def buckets_can_be_read(config: Config) -> Iterator[Problem]:
         (f"data.mixture.{number}.source", each.source)
         for number, each in enumerate(config.data.mixture)
     ]
+    sources += [(f"regions.{name}.data", each.data) for name, each in config.regions.items()]
     for where, source in sources:
         if not in_bucket(source):
             continue

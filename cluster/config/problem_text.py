@@ -104,7 +104,7 @@ def _unknown(location: Location) -> str:
 def _table_at(location: Location) -> type[Table]:
     table: type[Table] = Config
     for part in location:
-        if isinstance(part, str):
+        if isinstance(part, str) and part in table.model_fields:  # not a name, as of a region
             table = _inner(table.model_fields[part].annotation) or table
     return table
 

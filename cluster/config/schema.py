@@ -23,6 +23,7 @@ from cluster.config.fault_tables import (
 )
 from cluster.config.machine_tables import EvaluatorConfig, IslandGroup, Machines, MeshConfig
 from cluster.config.monitor_tables import LossLaw
+from cluster.config.region_tables import Leaving, RegionConfig
 from cluster.config.table import Table
 from cluster.config.toml import table_block
 from cluster.config.tracker_names import tracker_name
@@ -39,6 +40,7 @@ from cluster.config.values import (
     SCHEDULES,
     Count,
     Every,
+    GroupName,
     Positive,
     every_value,
     with_a_rate,
@@ -57,6 +59,7 @@ __all__ = [
     "FaultsConfig",
     "Harm",
     "IslandGroup",
+    "Leaving",
     "LossLaw",
     "Machines",
     "MeshConfig",
@@ -66,6 +69,7 @@ __all__ = [
     "OuterConfig",
     "PlannedFault",
     "PreemptionConfig",
+    "RegionConfig",
     "RunConfig",
     "SyncConfig",
     "Table",
@@ -160,6 +164,8 @@ class Config(Table):
     """Merging and communication: [sync]."""
     islands: Annotated[tuple[IslandGroup, ...], Field(strict=False)] = ()
     """Groups of islands, at least one: [[islands]]."""
+    regions: dict[GroupName, RegionConfig] = Field(default={})
+    """Regions whose data stay where they are: tables [regions.NAME]."""
     durability: DurabilityConfig = DurabilityConfig()
     """Durable state: [durability]."""
     faults: FaultsConfig = FaultsConfig()
@@ -173,6 +179,20 @@ class Config(Table):
         Errors: `StopIteration` if there is none.
         """
         return next(group for group in self.islands if group.group == name)
+
+    def region_of(self, group: IslandGroup) -> RegionConfig | None:
+        """Return the table of the group's region; None if there is none."""
+        return None if group.region is None else self.regions.get(group.region)
+
+    def within(self, group: IslandGroup) -> Config:
+        """Return the configuration that the group's islands use: `data.source` is their region's.
+
+        Islands of a region without a table use this configuration.
+        """
+        if (region := self.region_of(group)) is None:
+            return self
+        data = self.data.model_copy(update={"source": region.data, "mixture": ()})
+        return self.model_copy(update={"data": data})
 
     @property
     def learner_code(self) -> dict[str, str]:
@@ -230,6 +250,7 @@ class Config(Table):
         blocks = [
             block
             for name, table in tables.items()
+            if table != {}
             for block in (
                 [table_block(f"[[{name}]]", each) for each in table]
                 if isinstance(table, list)

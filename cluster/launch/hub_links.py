@@ -20,6 +20,7 @@ from cluster.actors.start import NODE_ID
 from cluster.config.schema import Config
 from cluster.fleet.placement import Node, expected_islands
 from cluster.launch.links import REGION, LinkProbe
+from cluster.workers.border import OPEN, border_of
 from coordinator.errors import UserMistake
 from coordinator.interval import HubLink
 from islands.own_wire import AnyWire, decoded_of, encoded
@@ -55,15 +56,23 @@ class HubMeasured:
 class RegionProbe(LinkProbe):
     """A probe that also looks for the corpus."""
 
-    def unreadable(self, config: str) -> str:
-        """Return why this node cannot read the corpus; empty if it can."""
+    def unreadable(self, config: str, region: str = "") -> str:
+        """Return why this node cannot read the corpus of its region; empty if it can."""
         from cluster.workers.assembly import data_spec
         from islands.sources import find_source
 
+        parsed, border = Config.model_validate_json(config), OPEN
+        group = next((each for each in parsed.islands if each.region == region), None)
+        if group is not None:
+            parsed, border = parsed.within(group), border_of(parsed, group, "region-probe")
         try:
-            find_source(data_spec(Config.model_validate_json(config)))
-        except (UserMistake, OSError) as error:
-            return str(error)
+            find_source(data_spec(parsed))
+        except Exception as error:
+            if border.log_file is not None:
+                return border.shown(error)
+            if isinstance(error, (UserMistake, OSError)):
+                return str(error)
+            raise
         return ""
 
 
@@ -211,11 +220,12 @@ class _Measurement:
 
     def _unreadable(self, config: Config) -> tuple[str, ...]:
         """Return the regions that cannot read the corpus of a preset, and why."""
-        if config.task.preset is None or (config.data.source == STDLIB and not config.data.mixture):
+        everywhere = config.data.source == STDLIB and not config.data.mixture
+        if config.task.preset is None or (everywhere and not config.regions):
             return ()
         text = config.model_dump_json()
         answers = self._all(
-            {name: site.probe.unreadable.remote(text) for name, site in self._sites.items()}
+            {name: site.probe.unreadable.remote(text, name) for name, site in self._sites.items()}
         )
         return tuple(
             f"{name} (node {self._sites[name].address}): {why}"

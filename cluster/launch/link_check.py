@@ -138,10 +138,18 @@ class PaceWatch:
 def unreadable(config: Config, measured: HubMeasured) -> list[str]:
     """Return one line for each region that cannot read the corpus."""
     return [
-        f"data.source: {config.data.source} cannot be read in the region {each}; put it there, "
+        f"{_source_in(config, each)} cannot be read in the region {each}; put it there, "
         "under the same path on every node"
         for each in measured.unreadable
     ]
+
+
+def _source_in(config: Config, found: str) -> str:
+    """Return the key and the value of the corpus of a region, whose name `found` begins with."""
+    name = found.partition(" ")[0]
+    if (region := config.regions.get(name)) is not None:
+        return f"regions.{name}.data: {region.data}"
+    return f"data.source: {config.data.source}"
 
 
 def unmeasured(measured: HubMeasured) -> list[str]:

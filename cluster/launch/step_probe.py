@@ -13,6 +13,7 @@ from cluster.actors.call_errors import answer, cause_of
 from cluster.actors.hosts.host_group import devices_of
 from cluster.config.schema import Config, IslandGroup
 from cluster.fleet.placement import selector
+from cluster.workers.border import border_of
 from cluster.workers.environment import environment_of
 from coordinator.errors import RunFailed, UserMistake
 
@@ -31,7 +32,16 @@ class StepProbe:
         from cluster.workers.step_timing import step_s
 
         parsed = Config.model_validate_json(config)
-        return step_s(parsed, parsed.group(group))
+        own_group = parsed.group(group)
+        border = border_of(parsed, own_group, f"step-probe-{group}")
+        if border.log_file is None:
+            return step_s(parsed.within(own_group), own_group)
+        border.keep_output()
+        try:
+            return step_s(parsed.within(own_group), own_group)
+        except Exception as error:  # noqa: BLE001 - of the user's code and data
+            why = border.shown(error)
+        raise RunFailed(why)  # here, where the error is no context of it
 
 
 def fastest_step_s(config: Config, check: Callable[[], None]) -> float:

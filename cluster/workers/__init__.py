@@ -6,6 +6,7 @@ step.
 
     island_process  a process that runs a learner on its own thread, and ends if that breaks
     assembly        construction of a learner from the configuration, slow parts first
+    border          the border of a region: the one check of what its islands send
     loop_problems   the check of a task with a training loop of the user's own
     environment     environment variables of a process that computes
     notice_watch    notices that a host will be taken away: SIGTERM, and its cloud's

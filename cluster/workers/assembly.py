@@ -146,7 +146,7 @@ def compiled(
 
     `compiling` is called before the first compilation.
     """
-    task, sync = task_of(config), config.sync
+    task, sync = task_of(config.within(group)), config.sync
     layout = layout_for(config, task)
     devices = Devices(task, mesh_of(group))
     if task.loop is not None:

@@ -10,12 +10,12 @@ import logging
 import os
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from cluster.config.schema import Config, IslandGroup
-from cluster.failures import Failure, Reason, raised
+from cluster.failures import Failure, Reason
+from cluster.workers.border import Border, border_of
 from coordinator.errors import Rejected, Relieved
 from coordinator.parts import Split
 from coordinator.protocol import Fragment, Island
@@ -85,15 +85,18 @@ class IslandProcess:
         superior: Callable[[], Superior],
         link: Callable[[], Link],
         gather: Callable[[], Gang] | None = None,
+        border: Border | None = None,
     ) -> None:
         """Start the learner's thread.
 
-        `gather`: brings the other hosts together, if the island has any.
+        `gather`: brings the other hosts together, if the island has any. `border`: that of its
+        region; None: of the group's region, with the group's file.
 
         This cannot fail: an actor whose constructor raises is never restarted.
         """
         self._gather = gather
         self._config, self._group = config, group
+        self._border = border or border_of(config, group)
         self._superior, self._link = superior, link
         self.learner: Learner | None = None
         self._breaking = threading.Lock()
@@ -110,6 +113,7 @@ class IslandProcess:
             from islands.hosts.orders import Rehearse
 
             parts = compiled(self._config, self._group, lambda: clock.switch(Activity.COMPILING))
+            self._border.knows(parts.layout.fingerprint)
             clock.switch(Activity.STARTING)
             lead = None if gang is None else gang.lead
 
@@ -151,14 +155,13 @@ class IslandProcess:
         if not self._breaking.acquire(blocking=False):
             threading.Event().wait()
         try:
-            failure = raised(reason, error)
+            failure, words = self._border.failure(reason, error)
             log.error(
                 "a learner of %s broke, %s; its process is restarted",
                 self._group.group,
                 failure.why,
                 exc_info=error,
             )
-            words = "".join(traceback.format_exception(error))
             self._superior().broke(None if known else failure, words)
         finally:
             logging.shutdown()

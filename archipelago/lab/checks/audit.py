@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
@@ -24,8 +25,10 @@ from archipelago.lab.checks.audit_result import (
     TrafficKind,
 )
 from cluster.config.load import load
+from cluster.config.region_tables import Leaving
 from cluster.config.rule import rule_of, wire_of_moments
 from cluster.config.schema import Config
+from cluster.failures import Reason
 from cluster.storage.contributions import contribution_sha256
 from cluster.storage.depot import Depot
 from cluster.storage.format import Damaged
@@ -49,6 +52,7 @@ from coordinator.protocol import (
     Join,
     Lease,
     LeaseGranted,
+    Lost,
     Merge,
     Publish,
     Report,
@@ -57,6 +61,10 @@ from coordinator.protocol import (
 
 AuditedOrder: TypeAlias = tuple[Merge, float]
 """A merge that was ordered, and the time of the order in seconds."""
+CODE = re.compile(r"error code [0-9a-f]{8}")
+"""The form in which an error leaves a region that keeps its text."""
+ERROR_TEXT = re.compile(rf"\w+ in (?:{'|'.join(Reason)}): |its learner broke: ")
+"""The forms in which the text of an error leaves an island."""
 NO_REGION = "(none)"
 """The name of the islands without a region."""
 
@@ -114,7 +122,7 @@ class _Auditor:
     """The counts of an audit, event by event."""
 
     def __init__(self, config: Config, layout: Layout, depot: Depot | None) -> None:
-        self._layout, self._depot = layout, depot
+        self._config, self._layout, self._depot = config, layout, depot
         self._bytes = PayloadBytes(
             layout.sizes, config.sync.wire_down, wire_of_moments(config), layout.state_fragment
         )
@@ -149,7 +157,9 @@ class _Auditor:
     def _enter(self, join: Join) -> None:
         """Note the region of an island that joins for the first time."""
         name = NO_REGION if join.region is None else join.region
-        found = self._regions.setdefault(name, RegionAudit(name))
+        table = self._config.regions.get(name)
+        may_leave = None if table is None else [kind.value for kind in table.may_leave]
+        found = self._regions.setdefault(name, RegionAudit(name, may_leave=may_leave))
         found.islands.append(join.island)
         self._of[join.island] = found
 
@@ -157,6 +167,8 @@ class _Auditor:
         match event:
             case Report():
                 _count(self._of[event.life.island].up, TrafficKind.REPORT, None)
+            case Lost(life, why) if (kind := self._error(self._of[life.island], why)) is not None:
+                _count(self._of[life.island].up, kind, None)
             case Arrived(contribution):
                 up, moments = (
                     self._of[contribution.id.life.island].up,
@@ -167,6 +179,17 @@ class _Auditor:
                     _count(up, TrafficKind.MOMENTS, moments)
             case _:
                 pass
+
+    def _error(self, region: RegionAudit, why: str) -> TrafficKind | None:
+        """Return the kind of an island's message about its error; None if there was none.
+
+        Texts are only looked for in regions that must keep them.
+        """
+        if region.may_leave is None or Leaving.ERRORS in region.may_leave:
+            return None
+        if CODE.search(why):
+            return TrafficKind.ERROR_CODE
+        return TrafficKind.ERRORS if ERROR_TEXT.search(why) else None
 
     def _effect(self, effect: Effect, replayed: ReplayedEvent) -> None:
         match effect:

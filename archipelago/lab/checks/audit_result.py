@@ -13,6 +13,8 @@ class TrafficKind(StrEnum):
     DELTA = "delta"  # up: changes of parameters
     MOMENTS = "moments"  # up: first moments of the optimizer, beside a delta
     REPORT = "report"  # up: progress, loss and times of a step
+    ERROR_CODE = "error code"  # up: the class of an error and a code, in place of its text
+    ERRORS = "errors"  # up: texts of errors; counted for regions whose texts may not leave
     DIFFERENCE = "difference"  # down: changes of the global model
     MODEL = "model"  # down: all fragments, for a learner that joins
 
@@ -38,6 +40,16 @@ class RegionAudit:
     """From the islands of the region to syncer and shards."""
     down: dict[TrafficKind, Traffic] = field(default_factory=dict[TrafficKind, Traffic])
     """From syncer and shards to the islands of the region."""
+    may_leave: list[str] | None = None
+    """The kinds that may leave (`regions.*.may_leave`); None: the region has no such table."""
+
+    @property
+    def violations(self) -> list[str]:
+        """The kinds that crossed the border upwards, and may not."""
+        if self.may_leave is None:
+            return []
+        allowed = {*self.may_leave, TrafficKind.ERROR_CODE}
+        return sorted(kind.value for kind in self.up if kind.value not in allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +101,8 @@ class Audit:
 def as_json(found: Audit, *, lineage: bool) -> Mapping[str, object]:
     """Return an audit as plain data, with its lineage if wanted."""
     plain = asdict(found)
+    for region, each in zip(plain["regions"], found.regions, strict=True):
+        region["violations"] = each.violations
     if not lineage:
         del plain["lineage"]
     return plain

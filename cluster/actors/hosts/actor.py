@@ -18,9 +18,11 @@ from cluster.actors.directory import holder_of, setup_logging
 from cluster.actors.fault_injection import Cable
 from cluster.actors.learner_link import RayLink
 from cluster.actors.object_store.moment_pieces import MomentPieceRef, put_pieces
+from cluster.config.region_tables import Leaving
 from cluster.config.schema import Config
 from cluster.names import CALL_TIMEOUT_S, Seat
 from cluster.tasks import watch_process
+from cluster.workers.border import border_of
 from cluster.workers.environment import drop_stale_addresses
 from cluster.workers.notice_watch import NoticeWatch
 from coordinator.errors import Malformed, Unreachable
@@ -41,13 +43,23 @@ class HostActor:
     def __init__(
         self, config: str, group: str, seat: Seat, namespace: str, number: int, meeting: GangAddress
     ) -> None:
-        setup_logging()
         drop_stale_addresses()
-        watch_process(lambda error: self._end(f"a thread died: {error!r}"))
         parsed_config = Config.model_validate_json(config, strict=False)
         self._config, self._group = parsed_config, parsed_config.group(group)
+        owner = f"{namespace}-{seat}-host-{number}"
+        self._border = border_of(parsed_config, self._group, owner)
+        self._border.keep_output()
+        setup_logging()
+        watch_process(lambda error: self._end(f"a thread died: {error!r}"))
         self._number, self._meeting = number, meeting
-        self._link = RayLink(namespace, Cable(), seat, holder_of(parsed_config), relievable=False)
+        self._link = RayLink(
+            namespace,
+            Cable(),
+            seat,
+            holder_of(parsed_config),
+            relievable=False,
+            border=self._border,
+        )
         self._follower: Follower | None = None
         self._parts: LearnerParts | None = None
         self._ready = threading.Event()
@@ -81,6 +93,7 @@ class HostActor:
             from cluster.workers.assembly import assemble_follower, compiled, ranges_of
 
             parts = self._parts = compiled(self._config, self._group)
+            self._border.knows(parts.layout.fingerprint)
             self._link.ranges = ranges_of(parts)
             any_island: Island = self._group.names[0]
             self._follower = assemble_follower(
@@ -103,7 +116,10 @@ class HostActor:
         """Return this host's part of a contribution; any exception ends the island."""
         try:
             follower = self._follower
-            return None if follower is None else follower.part(contribution, known)
+            part = None if follower is None else follower.part(contribution, known)
+            if isinstance(part, str):
+                return self._border.text(part)
+            return self._border.passes(Leaving.DELTA, part)
         except BaseException:
             log.exception("this host's part of the contribution could not be handed in")
             self._end("see above")
@@ -113,10 +129,10 @@ class HostActor:
         """Return this host's share of the moments that the first host copied, for another island.
 
         `donation`: the number of that copy. None if that life is over, if the first host has given
-        the donation up, or if the object store has no room.
+        the donation up, if the object store has no room, or if moments may not leave the region.
         """
         try:
-            follower = self._follower
+            follower = self._follower if self._border.permits(Leaving.MOMENTS) else None
             leaves = None if follower is None else follower.moments(life, donation)
             if follower is None or leaves is None:
                 return None

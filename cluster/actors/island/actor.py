@@ -21,6 +21,7 @@ from cluster.names import Seat
 from cluster.source import learner_sha256
 from cluster.tasks import watch_process
 from cluster.transfers import Prepared
+from cluster.workers.border import border_of
 from cluster.workers.environment import drop_stale_addresses
 from cluster.workers.island_process import IslandProcess
 from cluster.workers.notice_watch import NoticeWatch
@@ -48,12 +49,14 @@ class IslandActor(BreakableIsland):
     """
 
     def __init__(self, config: str, group: str, seat: Seat, namespace: str) -> None:
-        setup_logging()
         drop_stale_addresses()
         parsed_config = Config.model_validate_json(config, strict=False)
         own_group = parsed_config.group(group)
+        self._border = border_of(parsed_config, own_group, f"{namespace}-{seat}")
+        self._border.keep_output()
+        setup_logging()
         self._cable = Cable()
-        self._calls = LearnerCalls(lambda: self._learner)
+        self._calls = LearnerCalls(lambda: self._learner, self._border)
 
         def link() -> RayLink:
             code = learner_sha256(parsed_config.learner_code, parsed_config.pickled_code)
@@ -64,6 +67,7 @@ class IslandActor(BreakableIsland):
                 holder_of(parsed_config),
                 relievable=own_group.spares > 0,
                 code=code,
+                border=self._border,
             )
 
         def gather() -> RayGang:
@@ -71,7 +75,7 @@ class IslandActor(BreakableIsland):
             return gang
 
         gathered = gather if own_group.hosts > 1 else None
-        self.process = IslandProcess(parsed_config, own_group, link, link, gathered)
+        self.process = IslandProcess(parsed_config, own_group, link, link, gathered, self._border)
         watch_process(lambda error: self.process.break_down(Reason.TRAIN, error))
         self._notices = NoticeWatch(
             parsed_config.faults, lambda *notice: link().notice(*notice), self.process.end
@@ -137,7 +141,8 @@ class IslandActor(BreakableIsland):
     def watch(self, life: Life) -> str:
         """Return the reason when this life is over; if the process dies, Ray raises an error."""
         learner = self._learner
-        return "its process is another one" if learner is None else learner.outlive(life)
+        why = "its process is another one" if learner is None else learner.outlive(life)
+        return self._border.text(why)
 
     @ray.method(concurrency_group="control")
     def break_down(self, life: Life, why: str) -> None:

@@ -18,9 +18,11 @@ from ray.exceptions import RayError
 from cluster.actors.call_errors import STORE_FULL, failure_of
 from cluster.actors.hosts.ray_gang import RayGang
 from cluster.actors.object_store.moment_pieces import Giving, MomentPieceRef, put_pieces
+from cluster.config.region_tables import Leaving
 from cluster.failures import Failure, Reason
 from cluster.hosts.first_part import FirstPart
 from cluster.transfers import Prepared
+from cluster.workers.border import OPEN, Border
 from coordinator.codec import Sent
 from coordinator.parts import Split
 from coordinator.protocol import Fragment, HandIn, Known, Life, Publication
@@ -32,9 +34,12 @@ if TYPE_CHECKING:
 class LearnerCalls:
     """One island's answers; `gang`: the other hosts of the island, once they have met."""
 
-    def __init__(self, learner: Callable[[], Learner | None]) -> None:
-        """`learner` returns the learner that serves a call, and may block."""
-        self._learner = learner
+    def __init__(self, learner: Callable[[], Learner | None], border: Border | None = None) -> None:
+        """`learner` returns the learner that serves a call, and may block.
+
+        `border`: the border of the island's region, which every answer passes; None: there is none.
+        """
+        self._learner, self._border = learner, border or OPEN
         self._giving = Giving()
         self.gang: RayGang | None = None
 
@@ -50,17 +55,17 @@ class LearnerCalls:
         learner = self._learner()
         contribution = None if learner is None else learner.hand_in(life, fragment, known)
         if contribution is None or self.gang is None:
-            return contribution
-        facts, sent = contribution
+            return self._border.passes(Leaving.DELTA, contribution)
+        facts, sent = self._border.passes(Leaving.DELTA, contribution)
         return self.gang.first_part(fragment, facts, sent)
 
     def moments(self, life: Life, split: Split) -> list[MomentPieceRef] | None:
         """Put the moments into the object store, and return their pieces.
 
         `split`: how the receiving island is split over its devices. None if there are no moments,
-        or the store has no room.
+        the store has no room, or moments may not leave the island's region.
         """
-        if (learner := self._learner()) is None:
+        if not self._border.permits(Leaving.MOMENTS) or (learner := self._learner()) is None:
             return None
 
         def put() -> list[MomentPieceRef] | None:
@@ -109,7 +114,8 @@ class LearnerCalls:
                 payload = ray.get(each) if isinstance(each, ray.ObjectRef) else each
         except RayError as error:
             found = failure_of(Reason.OFFER, error)
-            failure = replace(found, ends=False) if isinstance(found, Failure) else None
+            if isinstance(found, Failure):
+                failure = self._border.stripped(replace(found, ends=False))
             logging.warning("%s is not to be had: %s", publication.version, found)
         learner.offer(life, publication, payload)
         return failure

@@ -1,0 +1,151 @@
+"""The tables `[regions.NAME]`: one message for each problem, before anything starts."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.config.load import parse
+from cluster.config.region_checks import overlap
+from cluster.config.region_tables import Leaving
+from coordinator.errors import UserMistake
+
+EU = {"data": "/corpus/eu"}
+
+
+def tables(**regions: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "task": {"preset": "byte-tiny"},
+        "islands": [{"group": "eu", "region": "eu"}, {"group": "us", "region": "us"}],
+        "regions": regions,
+    }
+
+
+def problems(given: dict[str, Any], *overrides: str) -> list[str]:
+    with pytest.raises(UserMistake) as refused:
+        parse(given, overrides=overrides)
+    return [line.strip() for line in str(refused.value).splitlines()[1:]]
+
+
+def test_region_has_defaults_and_survives_its_own_file() -> None:
+    config = parse(tables(eu=EU))
+    region = config.regions["eu"]
+    assert region.may_leave == (Leaving.DELTA, Leaving.MOMENTS, Leaving.REPORT)
+    assert region.keeps_errors
+    assert parse(tomllib.loads(config.toml())) == config
+
+
+def test_islands_read_the_corpus_of_their_region() -> None:
+    given = tables(eu=EU)
+    given["data"] = {"mixture": [{"source": "/public/a", "weight": 1.0}]}
+    config = parse(given)
+    eu, us = config.islands
+    within = config.within(eu).data
+    assert (within.source, within.mixture) == ("/corpus/eu", ())
+    assert config.within(us) is config, "a region without a table reads what all read"
+
+
+def test_run_without_regions_has_no_table_of_them() -> None:
+    given = tables()
+    del given["regions"]
+    assert "regions" not in parse(given).toml()
+
+
+@pytest.mark.parametrize(
+    ("regions", "expected"),
+    [
+        ({"eu": {}}, "regions.eu.data: is missing; it has no default"),
+        ({"eu": {"data": ""}}, 'regions.eu.data: must not be empty, given ""'),
+        ({"eu": {**EU, "dta": "x"}}, "regions.eu.dta: is not known; did you mean data?"),
+        (
+            {"eu": {**EU, "may_leave": ["delta", "report", "texts"]}},
+            'regions.eu.may_leave.2: must be "delta", "moments", "report" or "errors", given '
+            '"texts"',
+        ),
+        (
+            {"eu": {**EU, "may_leave": ["report"]}},
+            'regions.eu.may_leave: has no "delta", and islands send deltas in run.mode = '
+            '"decoupled"; add it, or leave the islands of the region out',
+        ),
+        (
+            {"eu": {**EU, "may_leave": ["delta"]}},
+            'regions.eu.may_leave: has no "report", and islands report each step in run.mode = '
+            '"decoupled"; add it, or leave the islands of the region out',
+        ),
+        (
+            {"eau": EU},
+            "regions.eau: no group of islands is in it: did you mean eu?; set region = "
+            '"eau" in [[islands]], or leave the table out',
+        ),
+        (
+            {"eu": EU, "us": {"data": "/corpus/eu/part"}},
+            "regions.us.data: is also the corpus of region eu, or part of it, or contains it; give "
+            "each region its own, or bind the groups to nodes with label_selector if the paths are "
+            "on different disks",
+        ),
+    ],
+)
+def test_region_that_cannot_be_is_refused(regions: dict[str, Any], expected: str) -> None:
+    assert problems(tables(**regions)) == [expected]
+
+
+def test_allow_list_without_moments_refuses_to_share_them() -> None:
+    strict = tables(eu={**EU, "may_leave": ["delta", "report"]})
+    parse(strict)
+    (found,) = problems(strict, "sync.moments=mean")
+    assert found.startswith('regions.eu.may_leave: has no "moments", which sync.moments = "mean"')
+
+
+@pytest.mark.parametrize(
+    "source", ["/corpus/eu", "/corpus", "/corpus/eu/a.txt", "/corpus/**/*.txt"]
+)
+def test_evaluator_that_would_read_a_region_is_refused(source: str) -> None:
+    (found,) = problems(tables(eu=EU) | {"data": {"source": source}})
+    assert found.startswith("data.source: is read by the evaluator and by the machine that starts")
+
+
+def test_mixture_of_the_evaluator_is_checked_part_by_part() -> None:
+    parts = [{"source": each, "weight": 1.0} for each in ("/public", "/corpus/eu")]
+    (found,) = problems(tables(eu=EU) | {"data": {"mixture": parts}})
+    assert found.startswith("data.mixture.1.source: is read by the evaluator")
+
+
+def test_regions_with_one_path_need_nodes_of_their_own() -> None:
+    given = tables(eu=EU, us=EU)
+    for group in given["islands"]:
+        group["label_selector"] = {"region": group["region"]}
+    parse(given)
+    given["regions"] = {name: {"data": "s3://corpus/eu"} for name in ("eu", "us")}
+    (found,) = problems(given)
+    assert found.startswith("regions.us.data: is also the corpus of region eu")
+
+
+def test_credentials_in_the_address_of_a_region_are_refused() -> None:
+    (found,) = problems(tables(eu={"data": "s3://b/eu?secret_key=abc"}))
+    assert found.startswith("regions.eu.data: holds credentials")
+    assert "abc" not in found
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "expected"),
+    [
+        ("/a/b", "/a/b", True),
+        ("/a/b", "/a/bc", False),
+        ("/a/b/", "/a/./b/c", True),
+        ("/a/*/c", "/a/b", True),
+        ("/a", "/b", False),
+        ("a", str(Path.cwd() / "a"), True),
+        ("~/a", str(Path.home() / "a" / "b"), True),
+        ("s3://a/b", "s3://a/b/c?region=x", True),
+        ("gs://a/b", "gcs://a/b", True),
+        ("s3://a/b", "gs://a/b", False),
+        ("s3://a/b", "/a/b", False),
+        ("python-stdlib", "/a", False),
+        ("python-stdlib", "python-stdlib", True),
+    ],
+)
+def test_overlap_of_two_sources(one: str, two: str, *, expected: bool) -> None:
+    assert overlap(one, two) is overlap(two, one) is expected

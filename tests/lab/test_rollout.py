@@ -1,0 +1,305 @@
+"""The stages of a roll-out: each criterion fails alone, and the facts come from a run's files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from archipelago.cli.main import main
+from archipelago.lab.checks.rollout import (
+    LEAST_UPTIME,
+    REGIONS,
+    Harmed,
+    StageFacts,
+    criteria,
+    verdict,
+)
+from archipelago.lab.report.run_record import read_run
+from archipelago.lab.report.stage_facts import stage_facts
+from cluster.config.load import parse
+from cluster.fleet.metrics_row import COLUMNS
+from cluster.fleet.run_events import EventKind, RunEvent
+from cluster.status import RunStatus
+from coordinator.errors import UserMistake
+
+NAMES = tuple(f"region-{number}" for number in range(8))
+SOUND = StageFacts(
+    run="eight",
+    ended=True,
+    t=100,
+    steps=100,
+    regions=NAMES,
+    bytes_per_token=109.0,
+    planned_bytes_per_token=100.0,
+    heldout_loss=1.5,
+    expected_loss=1.5,
+    drained=("a-0",),
+    kills=(Harmed("b-0", True),),
+    cuts=(Harmed("c-0", True),),
+    uptime=0.995,
+)
+
+
+def failed(facts: StageFacts, stage: int) -> list[str]:
+    return [each.name for each in criteria(facts, stage) if not each.passed]
+
+
+@pytest.mark.parametrize("stage", REGIONS)
+def test_sound_run_passes_every_stage(stage: int) -> None:
+    assert failed(SOUND, stage) == []
+    found = verdict(SOUND, stage)
+    assert found.passed
+    assert found.next_stage == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"ended": False}, "end"),
+        ({"t": 99}, "end"),
+        ({"regions": NAMES[:1]}, "regions"),
+        ({"bytes_per_token": 111.0}, "bytes"),
+        ({"bytes_per_token": 0.0}, "bytes"),
+        ({"bytes_per_token": None}, "bytes"),
+        ({"planned_bytes_per_token": None}, "bytes"),
+        ({"heldout_loss": 1.51}, "loss"),
+        ({"heldout_loss": None}, "loss"),
+        ({"drained": ()}, "drain"),
+        ({"kills": ()}, "kill"),
+        ({"kills": (Harmed("b-0", False),)}, "kill"),
+        ({"kills": (Harmed("a-0", True), Harmed("b-0", False))}, "kill"),
+        ({"cuts": ()}, "cut"),
+        ({"cuts": (Harmed("link eu", False),)}, "cut"),
+        ({"uptime": 0.949}, "uptime"),
+        ({"uptime": None}, "uptime"),
+        ({"alerts": ("no merges",)}, "alerts"),
+    ],
+)
+def test_each_criterion_fails_alone(changes: dict[str, Any], name: str) -> None:
+    facts = replace(SOUND, **changes)
+    for stage in REGIONS:
+        assert failed(facts, stage) == [name]
+    found = verdict(facts, 1)
+    assert not found.passed
+    (criterion,) = [each for each in found.criteria if not each.passed]
+    assert criterion.remedy, "the user learns what to do"
+
+
+@pytest.mark.parametrize("regions", range(9))
+def test_stage_needs_its_number_of_regions(regions: int) -> None:
+    facts = replace(SOUND, regions=NAMES[:regions])
+    passed = [stage for stage in REGIONS if verdict(facts, stage).passed]
+    assert passed == [stage for stage, least in REGIONS.items() if regions >= least]
+
+
+def test_later_stages_need_more_uptime() -> None:
+    facts = replace(SOUND, uptime=0.97)
+    assert [stage for stage in REGIONS if verdict(facts, stage).passed] == [1]
+    assert sorted(LEAST_UPTIME.values()) == list(LEAST_UPTIME.values())
+
+
+def test_missing_for_the_next_stage() -> None:
+    found = verdict(replace(SOUND, regions=NAMES[:3], uptime=0.96), 1)
+    assert found.passed
+    assert [each.name for each in found.next_stage] == ["regions", "uptime"]
+
+
+def test_loss_is_no_criterion_unless_it_is_expected() -> None:
+    facts = replace(SOUND, expected_loss=None, heldout_loss=None)
+    assert failed(facts, 1) == []
+    assert "loss" not in [each.name for each in criteria(facts, 1)]
+
+
+# --- facts from the files of a run ----------------------------------------------------------------
+
+CONFIG = parse({
+    "run": {"steps": 40},
+    "task": {"preset": "byte-tiny"},
+    "sync": {"every": 8, "wire_up": "bf16", "wire_down": "bf16"},
+    "islands": [{"group": "eu", "region": "eu"}, {"group": "us", "count": 2}],
+})  # fmt: skip
+PARAMETERS, TOKENS_PER_STEP = 1000, 256
+STEPS = 40
+PLANNED = PARAMETERS * (2 + 2) / 8 / TOKENS_PER_STEP
+
+
+def row(t: int, contributions: dict[str, int]) -> dict[str, Any]:
+    islands = [
+        {"island": name, "group": name[:2], "state": "live", "steps": t, "contributions": count}
+        for name, count in contributions.items()
+    ]
+    figures = dict.fromkeys(COLUMNS, 0)
+    return {**figures, "run": "mine", "t": t, "elapsed_s": float(t), "islands": islands}
+
+
+def line(at_s: float, kind: EventKind, text: str, island: str | None = None, why: str = "") -> str:
+    status: Any = {"run": "mine", "t": int(at_s), "elapsed_s": at_s}
+    typed: RunStatus = status
+    return RunEvent(kind, why, text, island, island and island[:2]).line(typed, 0.0)
+
+
+EVENTS = (
+    line(5, "fault", "eu-0: kill on purpose: the plan", "eu-0"),
+    line(6, "loss", "eu-0 is lost", "eu-0"),
+    line(9, "join", "eu-0 is back as life 2", "eu-0"),
+    line(12, "fault", "us-0: cut on purpose: requested", "us-0"),
+    line(20, "drain", "us-1 is draining", "us-1"),
+    line(22, "leave", "us-1 has left", "us-1"),
+)
+
+
+def run_of(
+    folder: Path,
+    events: Sequence[str] = EVENTS,
+    *,
+    stops: dict[str, int] | None = None,
+    **summary: object,
+) -> Path:
+    """Write a run whose islands contribute at every eighth step, until they stop."""
+    folder.mkdir()
+    (folder / "config.toml").write_text(CONFIG.toml())
+    rows: list[dict[str, Any]] = []
+    for t in range(0, STEPS + 1, 2):
+        ends = {"us-1": 22, **(stops or {})}
+        counts = {name: min(t, ends.get(name, t)) // 8 for name in ("eu-0", "us-0", "us-1")}
+        rows.append(row(t, counts))
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in rows))
+    (folder / "events.jsonl").write_text("".join(f"{each}\n" for each in events))
+    found: dict[str, object] = {
+        "run": "mine", "parameters": PARAMETERS, "tokens_trained": 3 * STEPS * TOKENS_PER_STEP,
+        "up_bytes_per_token": PLANNED / 2, "down_bytes_per_token": PLANNED / 2, "uptime": 0.99,
+        "heldout_loss": 1.25, **summary,
+    }  # fmt: skip
+    (folder / "summary.json").write_text(json.dumps(found))
+    return folder
+
+
+def facts_of(folder: Path, **options: Any) -> StageFacts:
+    return stage_facts(read_run(folder), **options)
+
+
+def test_facts_of_a_run(tmp_path: Path) -> None:
+    assert facts_of(run_of(tmp_path / "mine"), expected_loss=1.3) == StageFacts(
+        run="mine",
+        ended=True,
+        t=40,
+        steps=40,
+        regions=["eu", "us"],
+        bytes_per_token=PLANNED,
+        planned_bytes_per_token=PLANNED,
+        heldout_loss=1.25,
+        expected_loss=1.3,
+        drained=["us-1"],
+        kills=[Harmed("eu-0", True)],
+        cuts=[Harmed("us-0", True)],
+        uptime=0.99,
+        alerts=[],
+    )
+
+
+def test_island_that_never_contributes_again_has_not_survived(tmp_path: Path) -> None:
+    facts = facts_of(run_of(tmp_path / "mine", stops={"eu-0": 5, "us-0": 12}))
+    assert facts.kills == [Harmed("eu-0", False)]
+    assert facts.cuts == [Harmed("us-0", False)]
+    assert facts.regions == ["us"], "an island without a contribution is in no region"
+
+
+def test_only_the_last_of_several_kills_is_judged(tmp_path: Path) -> None:
+    again = line(30, "fault", "eu-0: kill on purpose: the plan", "eu-0")
+    facts = facts_of(run_of(tmp_path / "mine", (*EVENTS, again), stops={"eu-0": 31}))
+    assert facts.kills == [Harmed("eu-0", False)]
+
+
+def test_death_that_was_not_injected_counts(tmp_path: Path) -> None:
+    why = "its process ended (ActorDiedError)"
+    died = line(5, "loss", f"us-0 is lost: {why}", "us-0", why)
+    assert facts_of(run_of(tmp_path / "mine", [died])).kills == [Harmed("us-0", True)]
+
+
+def test_kill_of_a_service_is_none_of_an_island(tmp_path: Path) -> None:
+    killed = line(5, "fault", "syncer: kill on purpose: the plan", "syncer")
+    assert facts_of(run_of(tmp_path / "mine", [killed])).kills == []
+
+
+def test_cut_of_a_link_is_judged_by_its_region(tmp_path: Path) -> None:
+    down = line(10, "link", "link eu up is down", why="down")
+    run = run_of(tmp_path / "mine", [down])
+    assert facts_of(run).cuts == [Harmed("link eu", True)]
+    other = run_of(tmp_path / "other", [down], stops={"eu-0": 9})
+    assert facts_of(other).cuts == [Harmed("link eu", False)]
+
+
+def test_drain_counts_once_the_island_has_left(tmp_path: Path) -> None:
+    assert facts_of(run_of(tmp_path / "mine", EVENTS[:-1])).drained == []
+
+
+def test_alert_that_is_over_does_not_count(tmp_path: Path) -> None:
+    begun = line(5, "alert", "ALERT: no merges for 61 s", why="no merges for 61 s")
+    over = line(9, "alert over", "over: no merges for 75 s", why="no merges for 75 s")
+    assert facts_of(run_of(tmp_path / "mine", [begun])).alerts == ["no merges for 61 s"]
+    assert facts_of(run_of(tmp_path / "other", [begun, over])).alerts == []
+
+
+def test_run_without_a_summary_passes_no_stage(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "mine")
+    (folder / "summary.json").unlink()
+    assert failed(facts_of(folder), 1) == ["end", "bytes", "uptime"]
+
+
+def test_plan_of_another_interval_expects_other_bytes(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "mine")
+    plan = {"every": 32, "wire": "bf16"}
+    facts = facts_of(run, plan=plan)
+    assert facts.planned_bytes_per_token == pytest.approx(PLANNED / 4)
+    assert failed(facts, 1) == ["bytes"]
+
+
+def ended(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["stage", *arguments])
+    said = capsys.readouterr()
+    assert isinstance(end.value.code, int)
+    return end.value.code, said.out, said.err
+
+
+def test_command_passes_or_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = str(run_of(tmp_path / "mine"))
+    code, out, _ = ended(capsys, run, "--stage", "1")
+    assert code == 0
+    assert "mine: stage 1 passed" in out
+    assert "missing for stage 2: regions (4 or more with contributions)" in out
+    code, out, _ = ended(capsys, run, "--stage", "2")
+    assert code == 1
+    assert "mine: stage 2 NOT passed" in out
+    assert "regions: add groups of islands" in out
+    code, out, _ = ended(capsys, run, "--stage", "2", "--json")
+    assert code == 1
+    plain = json.loads(out)
+    assert (plain["passed"], plain["stage"]) == (False, 2)
+    assert [each["name"] for each in plain["criteria"] if not each["passed"]] == ["regions"]
+
+
+def test_command_reads_the_output_of_the_planner(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, plan = str(run_of(tmp_path / "mine")), tmp_path / "plan.json"
+    plan.write_text(json.dumps({"every": 8, "wire": "bf16", "quorum": 1}))
+    assert ended(capsys, run, "--stage", "1", "--plan", str(plan))[0] == 0
+    assert ended(capsys, run, "--stage", "1", "--expected-loss", "1.2")[0] == 1
+    plan.write_text("{}")
+    code, _, err = ended(capsys, run, "--stage", "1", "--plan", str(plan))
+    assert code == 2
+    assert "has no every and no wire" in err
+
+
+def test_ring_has_no_stages(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "mine")
+    ring = {"run": {"mode": "data-parallel"}, "task": {"preset": "byte-tiny"}, "islands": [{}]}
+    (folder / "config.toml").write_text(parse(ring).toml())
+    with pytest.raises(UserMistake, match="which sums gradients"):
+        facts_of(folder)
