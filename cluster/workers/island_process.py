@@ -86,17 +86,19 @@ class IslandProcess:
         link: Callable[[], Link],
         gather: Callable[[], Gang] | None = None,
         border: Border | None = None,
+        exits: Callable[[], NoReturn] | None = None,
     ) -> None:
         """Start the learner's thread.
 
         `gather`: brings the other hosts together, if the island has any. `border`: that of its
-        region; None: of the group's region, with the group's file.
+        region; None: of the group's region, with the group's file. `exits`: ends the process; None:
+        at once, as if it had been killed.
 
         This cannot fail: an actor whose constructor raises is never restarted.
         """
         self._gather = gather
         self._config, self._group = config, group
-        self._border = border or border_of(config, group)
+        self._border, self._exits = border or border_of(config, group), exits or _exit_now
         self._superior, self._link = superior, link
         self.learner: Learner | None = None
         self._breaking = threading.Lock()
@@ -142,8 +144,7 @@ class IslandProcess:
     def end(self, why: str) -> NoReturn:
         """End this process as if it had been killed; Ray restarts it."""
         log.error("an island of %s ends: %s", self._group.group, why)
-        logging.shutdown()
-        os._exit(1)
+        self._exits()
 
     def break_down(self, reason: Reason, error: BaseException, *, known: bool = False) -> NoReturn:
         """Report an exception of any thread, and end this process; Ray restarts it.
@@ -164,8 +165,7 @@ class IslandProcess:
             )
             self._superior().broke(None if known else failure, words)
         finally:
-            logging.shutdown()
-            os._exit(1)
+            self._exits()
 
     def _wait(self, rehearse: Callable[[], None], clock: ActivityClock) -> Island:
         """Return which island this is; a spare waits, warm, until it is one.
@@ -180,3 +180,9 @@ class IslandProcess:
             time.sleep(WATCHFUL_S)
         clock.restart()
         return island
+
+
+def _exit_now() -> NoReturn:
+    """End this process without any clean-up but that of the logs."""
+    logging.shutdown()
+    os._exit(1)

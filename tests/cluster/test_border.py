@@ -12,13 +12,12 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from ray.exceptions import RayTaskError
 
 from cluster.actors.fault_injection import Cable
 from cluster.actors.island.learner_calls import LearnerCalls
 from cluster.actors.learner_link import RayLink
 from cluster.config.load import parse
-from cluster.config.region_tables import Leaving
+from cluster.config.region_tables import Leaving, RegionConfig
 from cluster.failures import Failure, Reason
 from cluster.names import Seat
 from cluster.workers.border import OPEN, Border, border_of
@@ -137,10 +136,8 @@ def test_island_of_another_group_is_no_name(border: Border) -> None:
 @pytest.mark.parametrize("kind", [Leaving.DELTA, Leaving.REPORT])
 def test_kind_that_may_not_leave_is_refused(tmp_path: Path, kind: Leaving) -> None:
     """A configuration without these kinds is refused, but the border does not rely on that."""
-    region = made(tmp_path)._region
-    assert region is not None
-    others = tuple(each for each in region.may_leave if each is not kind)
-    strict = Border("eu", region.model_copy(update={"may_leave": others}), "eu", tmp_path / "log")
+    others = tuple(each for each in Leaving if each is not kind)
+    strict = Border("eu", RegionConfig(data="/eu", may_leave=others), "eu", tmp_path / "log")
     with pytest.raises(Malformed, match=f'"{kind}" may not leave region eu'):
         strict.passes(kind, REPORT)
 
@@ -211,24 +208,12 @@ def test_end_of_a_life_leaves_without_the_error_behind_it(border: Border) -> Non
     assert border.text(said) == said
 
 
-def test_failure_to_fetch_a_version_leaves_without_text(
-    border: Border, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @dataclass(frozen=True)
-    class Stored:
-        """A stand-in for a reference to an object."""
-
-    def get(_: object) -> None:
-        raise RayTaskError("it", SECRET, RuntimeError(SECRET), "ray::it", 1, "192.0.2.1")
-
-    monkeypatch.setattr("ray.ObjectRef", Stored)
-    monkeypatch.setattr("ray.get", get)
-    learner = SimpleNamespace(offer=lambda *_: None)
-    arguments: Any = LIFE, SimpleNamespace(version=Version(0, 1)), [Stored()]
-    for each, leaves in ((border, False), (OPEN, True)):
-        failure = LearnerCalls(lambda: cast("Any", learner), each).offer(*arguments)
-        assert failure is not None
-        assert (SECRET in failure.why) is leaves
+def test_failure_to_fetch_a_version_leaves_without_text(border: Border) -> None:
+    found = border.stripped(Failure(Reason.OFFER, f"RuntimeError in offer: {SECRET}", ends=False))
+    assert (found.reason, found.ends) == (Reason.OFFER, False)
+    assert SECRET not in found.why
+    assert SECRET in kept(border)
+    assert OPEN.stripped(Failure(Reason.OFFER, SECRET)).why == SECRET
 
 
 def test_text_is_not_sent_if_the_file_cannot_be_written(tmp_path: Path) -> None:
@@ -267,27 +252,15 @@ def test_moments_stay_if_they_may_not_leave(tmp_path: Path) -> None:
     assert asked == [LIFE]
 
 
-def test_link_sends_only_what_may_leave(border: Border, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[tuple[object, ...]] = []
-
-    class Anyone:
-        def __getattr__(self, method: str) -> SimpleNamespace:
-            return SimpleNamespace(remote=lambda *arguments: sent.append((method, *arguments)))
-
-    monkeypatch.setattr("ray.get_actor", lambda *_, **__: Anyone())
-    monkeypatch.setattr("ray.get", lambda *_, **__: None)
+def test_link_refuses_a_text_before_it_asks_ray(border: Border) -> None:
     link = RayLink("nowhere", Cable(), Seat("eu-0"), {F0: "s"}, relievable=False, border=border)
-    link.report(REPORT, Vitals(loss=2.0), [])
-    link.lease(LeaseWanted(LIFE))
-    link.left(Left(LIFE, PROGRESS))
-    assert [each[0] for each in sent] == ["report", "lease", "left"]
     for call in (
         lambda: link.report(REPORT, Vitals(loss=cast("Any", SECRET)), []),
         lambda: link.left(Left(LIFE, cast("Any", SECRET))),
+        lambda: link.lease(LeaseWanted(Life(cast("Any", SECRET), Incarnation(1)))),
     ):
         with pytest.raises(Malformed):
             call()
-    assert len(sent) == 3
 
 
 # --- output ---------------------------------------------------------------------------------------

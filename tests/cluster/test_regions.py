@@ -48,6 +48,22 @@ def test_islands_read_the_corpus_of_their_region() -> None:
     assert config.within(us) is config, "a region without a table reads what all read"
 
 
+def test_group_has_a_type_of_its_own() -> None:
+    given = tables()
+    given["task"]["compute_dtype"] = "float16"
+    given["islands"] = [
+        {"group": "a"},
+        {"group": "b", "compute_dtype": "bfloat16"},
+        {"group": "c", "compute_dtype": "float32"},
+    ]
+    del given["regions"]
+    config = parse(given)
+    found = [config.within(group).task.compute_dtype for group in config.islands]
+    assert found == ["float16", "bfloat16", None]
+    given["run"] = {"mode": "data-parallel"}
+    assert any("islands.1.compute_dtype: not in run.mode" in each for each in problems(given))
+
+
 def test_run_without_regions_has_no_table_of_them() -> None:
     given = tables()
     del given["regions"]
@@ -62,8 +78,8 @@ def test_run_without_regions_has_no_table_of_them() -> None:
         ({"eu": {**EU, "dta": "x"}}, "regions.eu.dta: is not known; did you mean data?"),
         (
             {"eu": {**EU, "may_leave": ["delta", "report", "texts"]}},
-            'regions.eu.may_leave.2: must be "delta", "moments", "report" or "errors", given '
-            '"texts"',
+            'regions.eu.may_leave.2: must be "delta", "moments", "report", "errors" or "corpus", '
+            'given "texts"',
         ),
         (
             {"eu": {**EU, "may_leave": ["report"]}},
@@ -105,6 +121,11 @@ def test_allow_list_without_moments_refuses_to_share_them() -> None:
 def test_evaluator_that_would_read_a_region_is_refused(source: str) -> None:
     (found,) = problems(tables(eu=EU) | {"data": {"source": source}})
     assert found.startswith("data.source: is read by the evaluator and by the machine that starts")
+
+
+def test_corpus_that_may_leave_may_be_read_by_the_evaluator() -> None:
+    region = {**EU, "may_leave": ["delta", "report", "corpus"]}
+    parse(tables(eu=region) | {"data": {"source": "/corpus/eu"}})
 
 
 def test_mixture_of_the_evaluator_is_checked_part_by_part() -> None:

@@ -10,6 +10,7 @@ import asyncio
 import json
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from cluster.actors.island.learner_calls import LearnerCalls
 from cluster.config.load import load
 from cluster.config.rule import rule_of
 from cluster.config.schema import Config
-from cluster.failures import Failure
+from cluster.failures import Failure, Reason, raised
 from cluster.fleet.tracebacks import keep_traceback
 from cluster.names import Seat
 from cluster.shard.arrays import fresh
@@ -42,8 +43,9 @@ from cluster.syncer.journal import Notes
 from cluster.syncer.measures import Measures
 from cluster.syncer.resume_point import rules_sha256
 from cluster.workers.assembly import layout_for, task_of
-from cluster.workers.border import Border, border_of
+from cluster.workers.border import Border
 from cluster.workers.island_process import IslandProcess
+from coordinator.errors import Rejected
 from coordinator.fragments import take
 from coordinator.protocol import (
     Contribution,
@@ -103,7 +105,7 @@ step_s = 0.03
 data = "{eu}"
 logs = "{logs}"
 """
-RAISED = threading.Event()
+RAISED, STARTING = threading.Event(), threading.Lock()
 
 
 class Careless:
@@ -202,6 +204,19 @@ class Ended(SystemExit):
     """The end of an island's process."""
 
 
+def ends() -> NoReturn:
+    """End the thread in place of the process."""
+    raise Ended(1)
+
+
+class Leaky(Border):
+    """A border with one deliberate leak: errors leave with their texts."""
+
+    def failure(self, reason: Reason, error: BaseException) -> tuple[Failure, str]:
+        """Return the failure and the traceback as they are."""
+        return raised(reason, error), "".join(traceback.format_exception(error))
+
+
 @dataclass
 class Process:
     """An island's process, started again whenever it ends; it has the methods of a learner."""
@@ -233,11 +248,23 @@ class Process:
         until_s = time.monotonic() + WAIT_S
         while not self.site.syncer.finished.is_set() and time.monotonic() < until_s:
             self.ended.clear()
-            self.process = IslandProcess(
-                config, group, lambda: self, lambda: Joining(self), border=self.border
-            )
+            with STARTING:
+                others = {*threading.enumerate()}
+                self.process = IslandProcess(
+                    config,
+                    group,
+                    lambda: self,
+                    lambda: Joining(self),
+                    border=self.border,
+                    exits=ends,
+                )
+                started = {*threading.enumerate()} - others
+                thread = next(each for each in started if each.name == "train")
             while not self.ended.wait(0.05) and not self.site.syncer.finished.is_set():
                 assert time.monotonic() < until_s, "the run makes no progress"
+            while self.site.syncer.finished.is_set() and thread.is_alive():
+                self.leave()  # it may have been starting when the run ended
+                thread.join(0.1)
 
     def starting(self) -> float:
         return 0.0
@@ -246,6 +273,8 @@ class Process:
         return self.island
 
     def broke(self, failure: Failure | None, words: str) -> None:
+        if self.site.syncer.finished.is_set():
+            return
         keep_traceback(self.site.run_dir, Seat(self.island), words)
         life = self.site.syncer.state.members[self.island].life
         if failure is not None:
@@ -262,13 +291,21 @@ class Joining(LocalLink):
         self._process = process
 
     def join(self, event: Join) -> Granted | Refused:
+        if self._process.site.syncer.finished.is_set():  # it was still starting
+            raise Rejected("the run is over")
         granted = super().join(event)
         if not RAISED.is_set():
             self._process.together.wait(WAIT_S)
         return granted
 
 
-Trained = Callable[[], tuple[Path, Path]]
+def bordered(kind: type[Border], config: Config, logs: Path, island: Island) -> Border:
+    """Return the border of an island's process."""
+    group = config.group(island[:2])
+    return kind(group.region or "", config.region_of(group), group.group, logs / f"{island}.log")
+
+
+Trained = Callable[[type[Border]], tuple[Path, Path]]
 
 
 @pytest.fixture
@@ -276,14 +313,9 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trained:
     """Return a function that trains a run, and returns its directory and the region's logs."""
     RAISED.clear()
 
-    def ends(code: int) -> NoReturn:
-        raise Ended(code)
-
-    monkeypatch.setattr("cluster.workers.island_process.os._exit", ends)
-    monkeypatch.setattr("cluster.workers.island_process.logging.shutdown", lambda: None)
     monkeypatch.setenv("ARCHIPELAGO_CACHE", str(tmp_path / "cache"))
 
-    def train() -> tuple[Path, Path]:
+    def train(kind: type[Border]) -> tuple[Path, Path]:
         run_dir, logs = tmp_path / "run", tmp_path / "logs"
         eu = corpus_with_canaries(tmp_path / "eu")
         public = public_corpus(tmp_path / "public")
@@ -293,13 +325,10 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trained:
         config = load(run_dir / "config.toml")
         site, together = Site(run_dir, config), threading.Barrier(2)
         processes = {
-            island: Process(site, island, border_of(config, config.group(island[:2])), together)
+            island: Process(site, island, bordered(kind, config, logs, island), together)
             for island in config.island_names
         }
         site.run(cast("Any", processes))
-        for thread in threading.enumerate():
-            if thread.name == "train":  # which may still compile
-                thread.join(WAIT_S)
         site.close()
         return run_dir, logs
 
@@ -307,14 +336,14 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trained:
 
 
 def test_canaries_of_a_region_are_in_nothing_that_the_run_leaves(trained: Trained) -> None:
-    run_dir, logs = trained()
+    run_dir, logs = trained(Border)
     assert RAISED.is_set(), "the error that shows a sample has happened"
     assert leaks([run_dir]) == []
     (log,) = logs.iterdir()
     assert leaks([log]), "the text is kept in the region"
     assert log.stat().st_mode & 0o077 == 0
     code = next(line.split()[-1] for line in log.read_text().splitlines() if "error code" in line)
-    (words,) = [each.read_text() for each in (run_dir / "tracebacks").iterdir()]
+    words = (run_dir / "tracebacks" / "eu-0-1.txt").read_text()
     assert words == (f"ValueError, error code {code}; its text stays in region eu (train)\n")
     found = {each.region: each for each in audit(run_dir).regions}
     assert found["eu"].up[TrafficKind.DELTA].messages >= 2
@@ -323,11 +352,10 @@ def test_canaries_of_a_region_are_in_nothing_that_the_run_leaves(trained: Traine
 
 
 def test_search_finds_a_sample_in_the_text_of_an_error(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A build with this leak fails the test above: each kind of file shows the sample."""
-    monkeypatch.setattr(Border, "_keeps_errors", property(lambda _: False))
-    run_dir, _ = trained()
+    run_dir, _ = trained(Leaky)
     assert RAISED.is_set()
     found = leaks([run_dir])
     for place in ("tracebacks/eu-0-1.txt", "tape-0.arrow", "metrics.jsonl", "(Arrow)"):

@@ -21,7 +21,7 @@ from cluster.names import Seat
 from cluster.source import learner_sha256
 from cluster.tasks import watch_process
 from cluster.transfers import Prepared
-from cluster.workers.border import border_of
+from cluster.workers.border import OPEN, border_of
 from cluster.workers.environment import drop_stale_addresses
 from cluster.workers.island_process import IslandProcess
 from cluster.workers.notice_watch import NoticeWatch
@@ -47,6 +47,8 @@ class IslandActor(BreakableIsland):
 
     `hand_in` and `offer` are the two sides of its wire.
     """
+
+    _border = OPEN  # until the configuration is read
 
     def __init__(self, config: str, group: str, seat: Seat, namespace: str) -> None:
         drop_stale_addresses()
