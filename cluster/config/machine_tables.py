@@ -123,6 +123,11 @@ class IslandGroup(Machines):
 
     Simulated runs (`archipelago study`) compute whole batches.
     """
+    compute_dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """Type in which the group computes, in place of `task.compute_dtype`.
+
+    "float32" is the type that `init` gives each leaf. Deltas are float32 in any case.
+    """
     optimizer: GroupOptimizerConfig = GroupOptimizerConfig()
     """Learning rate and other numbers of [optimizer] for this group: { learning_rate = 0.01 }."""
     region: GroupName | None = None

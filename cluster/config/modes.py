@@ -188,6 +188,11 @@ def problems_of_ring(config: Config) -> Iterator[Problem]:
                 "leave it at 0: the ring waits for a lost island",
             ),
             ("encode", group.encode != "host", 'leave it at "host": there are no deltas to encode'),
+            (
+                "compute_dtype",
+                group.compute_dtype is not None,
+                "set task.compute_dtype: all compute alike",
+            ),
             ("region", group.region is not None, "leave it out: all read one order of the data"),
             (
                 "opportunistic",

@@ -64,13 +64,14 @@ def evaluator_reads_no_region(config: Config) -> Iterator[Problem]:
         for number, each in enumerate(config.data.mixture)
     ]
     for name, region in config.regions.items():
-        for where, source in sources:
+        for where, source in sources if Leaving.CORPUS not in region.may_leave else ():
             if overlap(source, region.data):
                 yield Problem(
                     where,
                     f"is read by the evaluator and by the machine that starts the run, and it is "
                     f"the corpus of region {name} (regions.{name}.data), or part of it, or "
-                    "contains it; name a held-out corpus that all may read",
+                    'contains it; name a corpus that all may read, or add "corpus" to '
+                    f"regions.{name}.may_leave",
                 )
 
 

@@ -24,6 +24,8 @@ class Leaving(StrEnum):
     """Numbers about steps: progress, loss and times."""
     ERRORS = "errors"
     """Texts of errors and tracebacks, and the output of the processes."""
+    CORPUS = "corpus"
+    """The corpus itself, for the evaluator and the machine that starts the run."""
 
 
 NEEDED = (Leaving.DELTA, Leaving.REPORT)
@@ -38,10 +40,11 @@ class RegionConfig(Table):
     may_leave: Annotated[
         tuple[Annotated[Leaving, Field(strict=False)], ...], Field(strict=False)
     ] = (Leaving.DELTA, Leaving.MOMENTS, Leaving.REPORT)
-    """Messages that may leave the region.
+    """Messages that may leave the region: "delta", "moments", "report", "errors", "corpus".
 
     Without "errors", an error leaves as its class and a code only. Without "moments", joining
-    islands get no moments from islands of the region.
+    islands get no moments from islands of the region. With "corpus", `data.source` may be the
+    corpus of the region.
     """
     logs: Annotated[str, Field(min_length=1)] = "~/.archipelago/regions"
     """Folder on each of the region's hosts for error texts and output that may not leave it."""

@@ -185,14 +185,18 @@ class Config(Table):
         return None if group.region is None else self.regions.get(group.region)
 
     def within(self, group: IslandGroup) -> Config:
-        """Return the configuration that the group's islands use: `data.source` is their region's.
+        """Return the configuration that the group's islands use.
 
-        Islands of a region without a table use this configuration.
+        `data.source` is that of their region, and `task.compute_dtype` that of the group.
         """
-        if (region := self.region_of(group)) is None:
-            return self
-        data = self.data.model_copy(update={"source": region.data, "mixture": ()})
-        return self.model_copy(update={"data": data})
+        changed: dict[str, Table] = {}
+        if (region := self.region_of(group)) is not None:
+            update = {"source": region.data, "mixture": ()}
+            changed["data"] = self.data.model_copy(update=update)
+        if (dtype := group.compute_dtype) is not None:
+            own_dtype = None if dtype == "float32" else dtype
+            changed["task"] = self.task.model_copy(update={"compute_dtype": own_dtype})
+        return self.model_copy(update=changed) if changed else self
 
     @property
     def learner_code(self) -> dict[str, str]:

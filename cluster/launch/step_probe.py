@@ -71,7 +71,14 @@ def _kinds(config: Config) -> Iterator[tuple[IslandGroup, list[IslandGroup]]]:
     for group in config.islands:
         if group.hosts == 1 and group.topology is None and not group.opportunistic:
             kind = group.model_dump_json(
-                include={"resources", "accelerator", "mesh", "batch_size", "encode"}
+                include={
+                    "resources",
+                    "accelerator",
+                    "mesh",
+                    "batch_size",
+                    "encode",
+                    "compute_dtype",
+                }
             )
             kinds.setdefault(kind, []).append(group)
     for alike in kinds.values():

@@ -48,7 +48,7 @@ class RegionAudit:
         """The kinds that crossed the border upwards, and may not."""
         if self.may_leave is None:
             return []
-        allowed = {*self.may_leave, TrafficKind.ERROR_CODE}
+        allowed = {*self.may_leave, TrafficKind.ERROR_CODE}  # "corpus" is on no tape
         return sorted(kind.value for kind in self.up if kind.value not in allowed)
 
 

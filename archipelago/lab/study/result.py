@@ -13,6 +13,7 @@ from archipelago.lab.study.grid import StudyRow
 from archipelago.lab.study.paired_statistics import METHOD, Mean, gaps_percent, mean
 from archipelago.lab.study.plan import Study
 from archipelago.lab.training.average import PREFIX
+from archipelago.lab.training.evaluations import REGION_PREFIX
 from cluster.config.values import Mode
 
 HIGHER = ("goodput", "mean_participants")
@@ -179,9 +180,9 @@ def _mean_of(values: Sequence[float]) -> float:
 
 
 def _told(made: Sequence[CellResult]) -> list[str]:
-    """Return the names of the figures of a line: the usual ones and all averages."""
-    averages = dict.fromkeys(n for each in made for n in each.figures if n.startswith(PREFIX))
-    return [*ALSO, *averages]
+    """Return the names of the figures of a line: the usual ones, all averages and regions."""
+    found = (n for each in made for n in each.figures if n.startswith((PREFIX, REGION_PREFIX)))
+    return [*ALSO, *dict.fromkeys(found)]
 
 
 def _curve(made: Sequence[CellResult]) -> list[EvaluationMean]:

@@ -44,7 +44,9 @@ class CompiledParts:
     inner: Inner
     """The inner step, compiled for each shape of batch."""
     inners: Mapping[str, Inner]
-    """Inner step of each group, by its name: with the group's own rates."""
+    """Inner step of each group, by its name: with the group's own rates and type."""
+    tasks: Mapping[str, Task]
+    """Task of each group, by its name: with the data of the group's region."""
     port: FragmentPort
     """The port that cuts fragments out of the parameters, and puts them back."""
     sharing: MomentSharing | None
@@ -63,6 +65,7 @@ def kit_of(config: Config) -> CompiledParts:
     layout = layout_for(config, task, shapes)
     rule, blend = AdoptRule(sync.adopt), sync.blend or 0.0
     inner = inner_of(config, task)
+    tasks = {each.group: _task_of_group(config, each, task) for each in config.islands}
     if problems := own_problems(config, layout):
         raise UserMistake("\n".join(problems))
     return CompiledParts(
@@ -70,13 +73,22 @@ def kit_of(config: Config) -> CompiledParts:
         layout,
         inner,
         {
-            each.group: inner_of(config, task, each) if each.optimizer.values else inner
+            each.group: inner_of(config.within(each), tasks[each.group], each)
+            if each.optimizer.values or each.compute_dtype is not None
+            else inner
             for each in config.islands
         },
+        tasks,
         _port_of(layout, rule, blend, inner.devices),
         _sharing_of(config, task, layout),
         jax.tree.structure(shapes),
     )
+
+
+def _task_of_group(config: Config, group: IslandGroup, task: Task) -> Task:
+    """Return the task of a group: `task`, unless the group has data or a type of its own."""
+    own = config.within(group)
+    return task if own is config else task_of(own)
 
 
 def inner_of(config: Config, task: Task, group: IslandGroup | None = None) -> Inner:

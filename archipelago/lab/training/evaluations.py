@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+REGION_PREFIX = "heldout_loss_in_"
+"""The beginning of the figure with the loss on a region's own held-out text; the name follows."""
+
 
 class Evaluation(NamedTuple):
     """The global model at a syncer step."""

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from archipelago.lab.training.average import Averages
-from archipelago.lab.training.evaluations import Evaluation
+from archipelago.lab.training.evaluations import REGION_PREFIX, Evaluation
 from cluster.config.schema import Config
 from cluster.storage.model_file import fingerprint
 from cluster.workers.evaluator import Evaluator
 from coordinator.fragments import Flat
+
+
+def regional(config: Config) -> dict[str, Evaluator]:
+    """Return an evaluator for each region with data of its own."""
+    groups = {group.region: group for group in config.islands if group.region is not None}
+    return {name: Evaluator(config.within(groups[name])) for name in config.regions}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,8 @@ class LossCurve:
     """Steps between two evaluations; 0: only at the end."""
     averages: Averages = field(default_factory=lambda: Averages([]))
     looks: list[Evaluation] = field(default_factory=list[Evaluation])
+    of_regions: Mapping[str, Evaluator] = field(default_factory=dict[str, Evaluator])
+    """Evaluators on the held-out text of each region with data of its own."""
 
     def due(self, t: int) -> bool:
         """Return whether the next evaluation is due at step t."""
@@ -61,6 +69,9 @@ class LossCurve:
             "initial_heldout_loss": self.evaluator.initial_loss,
             "heldout_loss": self.evaluator.loss(flats),
             "heldout_metrics": self.evaluator.metrics,
+            **{
+                f"{REGION_PREFIX}{name}": each.loss(flats) for name, each in self.of_regions.items()
+            },
             **self.averages.ended(t, flats, self.evaluator.loss),
             "wall_s": time_s,
             "global_sha256": fingerprint(flats),

@@ -124,7 +124,8 @@ class TrainingNetwork(VirtualNetwork[TrainingProcess, LinkedPlace]):
 
     def stream(self, island: Island) -> StreamLike:
         """Return an island's data stream, which reads the leases of the tape if there is one."""
-        stream = self._kit.task.stream(group_of(self._config, island).batch_size)
+        group = group_of(self._config, island)
+        stream = self._kit.tasks[group.group].stream(group.batch_size)
         if self._reading is None:
             return stream
         return Renumbered(stream, self._reading[island])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from archipelago.lab.training import data_parallel as single
 from archipelago.lab.training.average import Averages
-from archipelago.lab.training.loss_curve import Learned, LossCurve
+from archipelago.lab.training.loss_curve import Learned, LossCurve, regional
 from archipelago.lab.training.supported import refused
 from archipelago.lab.training.timing import Timing
 from archipelago.lab.training.virtual_interval import with_virtual_interval
@@ -32,7 +32,7 @@ def train(
         raise UserMistake("\n".join(problems))
     config = with_virtual_interval(config, timing)
     averages = Averages.of(average_shares, config.run.steps)
-    curve = LossCurve(Evaluator(config), look_every, averages)
+    curve = LossCurve(Evaluator(config), look_every, averages, of_regions=regional(config))
     match config.run.mode:
         case Mode.DATA_PARALLEL | Mode.ELASTIC:
             return single.train(config, timing, curve)
