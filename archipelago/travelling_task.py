@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
 from cluster.config.load import tables_of
-from cluster.config.optimizer_checks import OF_RATE
+from cluster.config.optimizer_checks import OF_LOSS_SCALE, OF_RATE
 from cluster.config.schema import Config
 from coordinator.errors import UserMistake
 from islands.pickled_task import MOST_CHARACTERS, digest_of, init_of_skeleton, text_of
@@ -88,11 +88,11 @@ def with_optimizer(tables: Mapping[str, Any], given: MakeOptimizer) -> dict[str,
     The keys of the built-in optimizers are left out, and the schedule is kept. Without a schedule
     and a learning rate, the optimizer has its own: the schedule is "target".
     """
-    kept = {"options", "schedule", "decay_fraction", *OF_RATE, "loss_scale"}
+    kept = {"options", "schedule", "decay_fraction", *OF_RATE, *OF_LOSS_SCALE}
     before = tables.get("optimizer", {})
     table = {key: value for key, value in before.items() if key in kept}
     if not table.keys() & {"schedule", "learning_rate"}:
-        kept = {"options", "loss_scale"}
+        kept = {"options", *OF_LOSS_SCALE}
         table = {"schedule": "target", **{key: table[key] for key in kept & table.keys()}}
     return {**tables, "optimizer": {**table, **optimizer_settings(given)}}
 

@@ -32,6 +32,7 @@ Modules:
     randomness        the random key of each training step
     trainable         the checks of a task's shapes before it is trained
     inner             the compiled training step
+    loss_scale        a loss scale for float16 that adapts itself
     precision         a loss in bfloat16 or float16 beside float32 parameters; remat
     training_step     the step of a learner as a protocol: compiled, or by a loop of the user's own
     own_loop          the island as such a loop has it: `join` and its handle

@@ -27,80 +27,98 @@ class Gradient(NamedTuple):
     """The new state; None if the task has none."""
 
 
+Scale: TypeAlias = float | jax.Array
+"""A factor of all gradients within the backward pass; the number 1 changes no bit."""
 Gradients: TypeAlias = Callable[[Params, Batch, Named], Gradient]
 """(parameters, batch, named arguments) -> gradient; parameters and state in one tree."""
+ScaledGradients: TypeAlias = Callable[[Params, Batch, Named, Scale], Gradient]
+"""The same with a loss scale, by which the gradient is divided again."""
 
 
 def gradients_of(task: Task, accumulate: int = 1, loss_scale: float = 1.0) -> Gradients:
     """Return the gradient of the task's loss.
 
-    `accumulate`: the number of equal parts of a batch that are computed one after another, so that
-    only one part's activations take memory. Loss and gradient are then the means over the parts.
     `loss_scale`: a factor of all gradients within the backward pass, so that those of float16 do
     not become zero; the gradient that is returned is divided by it (arXiv:1710.03740).
     """
+    scaled = scaled_gradients_of(task, accumulate)
+    return lambda tree, batch, named: scaled(tree, batch, named, loss_scale)
+
+
+def scaled_gradients_of(task: Task, accumulate: int = 1) -> ScaledGradients:
+    """Return the gradient of the task's loss, as a function that takes the loss scale, too.
+
+    `accumulate`: the number of equal parts of a batch that are computed one after another, so that
+    only one part's activations take memory. Loss and gradient are then the means over the parts.
+    """
     has_state = task.init_state is not None
-    whole = _stateful(task, loss_scale) if has_state else _stateless(task, loss_scale)
+    whole = _stateful(task) if has_state else _stateless(task)
     return whole if accumulate == 1 else _accumulated(whole, accumulate, has_state=has_state)
 
 
-def _stateless(task: Task, loss_scale: float) -> Gradients:
+def _stateless(task: Task) -> ScaledGradients:
     loss = training_loss(task)
 
-    def scaled(params: Params, batch: Batch, named: Named) -> tuple[jax.Array, jax.Array]:
+    def scaled(
+        params: Params, batch: Batch, named: Named, scale: Scale
+    ) -> tuple[jax.Array, jax.Array]:
         number = loss(params, batch, named).loss
-        return _scaled(number, loss_scale), number
+        return _scaled(number, scale), number
 
     graded = jax.value_and_grad(scaled, has_aux=True)
 
-    def call(params: Params, batch: Batch, named: Named) -> Gradient:
-        (_, number), grads = graded(params, batch, named)
-        return Gradient(number, _unscaled(grads, loss_scale), None)
+    def call(params: Params, batch: Batch, named: Named, scale: Scale) -> Gradient:
+        (_, number), grads = graded(params, batch, named, scale)
+        return Gradient(number, _unscaled(grads, scale), None)
 
     return call
 
 
-def _stateful(task: Task, loss_scale: float) -> Gradients:
+def _stateful(task: Task) -> ScaledGradients:
     loss = training_loss(task)
 
     def of_params(
-        params: Params, state: Any, batch: Batch, named: Named
+        params: Params, state: Any, batch: Batch, named: Named, scale: Scale
     ) -> tuple[jax.Array, LossResult]:
         result = loss({PARAMS: params, STATE: state}, batch, named)
-        return _scaled(result.loss, loss_scale), result
+        return _scaled(result.loss, scale), result
 
     graded = jax.value_and_grad(of_params, has_aux=True)
 
-    def call(tree: Params, batch: Batch, named: Named) -> Gradient:
-        (_, result), grads = graded(tree[PARAMS], tree[STATE], batch, named)
+    def call(tree: Params, batch: Batch, named: Named, scale: Scale) -> Gradient:
+        (_, result), grads = graded(tree[PARAMS], tree[STATE], batch, named, scale)
         zeros = jax.tree.map(jnp.zeros_like, tree[STATE])
-        grads = {PARAMS: _unscaled(grads, loss_scale), STATE: zeros}
+        grads = {PARAMS: _unscaled(grads, scale), STATE: zeros}
         return Gradient(result.loss, grads, result.state)
 
     return call
 
 
-def _scaled(loss: jax.Array, scale: float) -> jax.Array:
-    return loss if scale == 1 else loss * scale
+def _scaled(loss: jax.Array, scale: Scale) -> jax.Array:
+    return loss if _is_one(scale) else loss * scale
 
 
-def _unscaled(grads: Params, scale: float) -> Params:
-    return grads if scale == 1 else jax.tree.map(lambda x: x / scale, grads)
+def _unscaled(grads: Params, scale: Scale) -> Params:
+    return grads if _is_one(scale) else jax.tree.map(lambda x: x / scale, grads)
 
 
-def _accumulated(gradients: Gradients, parts: int, *, has_state: bool) -> Gradients:
+def _is_one(scale: Scale) -> bool:
+    return isinstance(scale, float | int) and scale == 1
+
+
+def _accumulated(gradients: ScaledGradients, parts: int, *, has_state: bool) -> ScaledGradients:
     """Return the mean over parts of the batch; the state goes from each part to the next.
 
     Part j has the rows j, j + parts, j + 2 parts and so on: the rows of a device stay on it.
     """
 
-    def call(tree: Params, batch: Batch, named: Named) -> Gradient:
+    def call(tree: Params, batch: Batch, named: Named, scale: Scale) -> Gradient:
         rows = jax.tree.map(lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), batch)
 
         def one(total: Gradient, j: jax.Array) -> tuple[Gradient, None]:
             part = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, j, 1, False), rows)
             own = {**named, KEY: jax.random.fold_in(named[KEY], j)} if KEY in named else named
-            found = gradients(with_state(tree, total.state), part, own)
+            found = gradients(with_state(tree, total.state), part, own, scale)
             grads = jax.tree.map(jnp.add, total.grads, found.grads)
             return Gradient(total.loss + found.loss, grads, found.state), None
 

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from coordinator.fragments import Flat, Piece
 from islands.flat_form import flat_form
-from islands.gradients import gradients_of, with_state
+from islands.gradients import ScaledGradients, scaled_gradients_of, with_state
+from islands.loss_scale import DynamicScale, first_scale, unless_overflow
 from islands.mesh import Devices, on_host
 from islands.named_arguments import NamedArguments, with_key
 from islands.optimizer import OptimizerSpec, direction, updated
@@ -44,6 +45,8 @@ class InnerState:
 
     params: Params
     opt_state: optax.OptState
+    scale: DynamicScale | None = None
+    """The dynamic loss scale; None if the scale is constant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ class Inner:
         self.devices = devices or Devices(task)
         self._compiled: dict[Shapes, Any] = {}
         self._direction = direction(spec, task)
-        self._gradients = gradients_of(task, accumulate, spec.loss_scale)
+        self._gradients = scaled_gradients_of(task, accumulate)
         self._named = NamedArguments(task, self.devices)
         self._forms: dict[tuple[tuple[int, ...], NamedSharding], tuple[Any, Any]] = {}
 
@@ -107,9 +110,10 @@ class Inner:
 
     def started(self, params: Params, moments: optax.OptState | None) -> InnerState:
         """Start from parameters that are already on the devices, and donate them."""
-        if moments is None:
-            return InnerState(params, self._fresh(params))
-        return InnerState(params, self.place_moments(moments))
+        placed = self._fresh(params) if moments is None else self.place_moments(moments)
+        return InnerState(
+            params, placed, first_scale(self._spec.loss_scale, self.devices.everyones)
+        )
 
     # --- moments for another learner --------------------------------------------------------------
 
@@ -189,12 +193,14 @@ class Inner:
     def _like(self) -> InnerState:
         """Shapes and types of a state."""
         shapes = self._task.shapes
-        return InnerState(shapes, jax.eval_shape(self._direction.init, shapes))
+        scale = jax.eval_shape(lambda: first_scale(self._spec.loss_scale, jnp.asarray))
+        return InnerState(shapes, jax.eval_shape(self._direction.init, shapes), scale)
 
     @cached_property
     def _where(self) -> InnerState:
         """The sharding of each leaf of a state."""
-        return InnerState(self.devices.params, self.devices.alike(self._like.opt_state))
+        scale = jax.tree.map(lambda _: self.devices.everywhere, self._like.scale)
+        return InnerState(self.devices.params, self.devices.alike(self._like.opt_state), scale)
 
     @cached_property
     def _fresh(self) -> Any:
@@ -237,7 +243,7 @@ class Inner:
             self.devices.check_batch(leaf.shape[0])
         everywhere = self.devices.everywhere
         step = jax.jit(
-            self._step,
+            partial(_stepped, self._spec, self._direction, self._gradients),
             in_shardings=(self._where, self.devices.batch, everywhere, None),
             out_shardings=(self._where, everywhere),
             donate_argnums=0,
@@ -263,13 +269,24 @@ class Inner:
         state, loss = self._compiled[shapes](state, batch, at, self._named.at(draw))
         return state, StepMeasures(loss)
 
-    def _step(
-        self, state: InnerState, batch: Batch, clock: jax.Array, named: dict[str, Any]
-    ) -> tuple[InnerState, jax.Array]:
-        loss, grads, task_state = self._gradients(state.params, batch, with_key(named))
-        before = state.params, state.opt_state
-        params, moments = updated(self._spec, self._direction, grads, before, clock)
-        return InnerState(with_state(params, task_state), moments), loss
+
+def _stepped(
+    spec: OptimizerSpec,
+    transformation: optax.GradientTransformationExtraArgs,
+    gradients: ScaledGradients,
+    state: InnerState,
+    batch: Batch,
+    clock: jax.Array,
+    named: dict[str, Any],
+) -> tuple[InnerState, jax.Array]:
+    """Return the state after one step, and the loss before it."""
+    scale = spec.constant_scale if state.scale is None else state.scale.scale
+    loss, grads, task_state = gradients(state.params, batch, with_key(named), scale)
+    before = state.params, state.opt_state
+    params, moments = updated(spec, transformation, grads, before, clock)
+    after = with_state(params, task_state), moments
+    kept, now = unless_overflow(state.scale, grads, after, before, spec.loss_scale_steps)
+    return InnerState(*kept, now), loss
 
 
 def _shapes(batch: Batch) -> Shapes:

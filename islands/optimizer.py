@@ -74,8 +74,18 @@ class OptimizerSpec:
     horizon_steps: int
     pickled: str | None = None
     """The function of the target itself; `target` is then only its name."""
-    loss_scale: float = 1.0
-    """The factor of gradients within the backward pass."""
+    loss_scale: float | Literal["dynamic"] = 1.0
+    """The factor of gradients within the backward pass, or "dynamic" (`islands.loss_scale`)."""
+    loss_scale_steps: int = 2000
+    """Steps with a finite gradient after which a dynamic scale is doubled."""
+
+    @property
+    def constant_scale(self) -> float:
+        """The factor if it is constant.
+
+        Errors: `ValueError` if it is not.
+        """
+        return float(self.loss_scale)
 
     def rate(self, clock: jax.typing.ArrayLike) -> jax.Array:
         """Return the learning rate of the step that starts at this clock, a float32 scalar."""

@@ -66,7 +66,7 @@ class RingStep:
         self._split = NamedSharding(Mesh(np.array(local_devices), (AXIS,)), PartitionSpec(AXIS))
         self._mesh = Mesh(np.array(ring), (AXIS,))
         self._direction = direction(spec, task)
-        self._loss = gradients_of(task, accumulate, spec.loss_scale)
+        self._loss = gradients_of(task, accumulate, spec.constant_scale)
         self._names = named_arguments(task.loss)
         self._has_state = task.init_state is not None
         leaves, self._structure = jax.tree.flatten(task.shapes)

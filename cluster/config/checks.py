@@ -179,7 +179,7 @@ CHECKS: tuple[FieldCheck, ...] = (
     region_checks.needed_kinds_may_leave,
     region_checks.evaluator_reads_no_region,
     region_checks.regions_read_no_other,
-    reads("run.mode", "sync.wire_up", "islands")(problems_of_ring),
+    reads("run.mode", "sync.wire_up", "islands", "optimizer.loss_scale")(problems_of_ring),
     reads("run.mode", "sync.overlap", "sync.fragments")(problems_of_streaming),
     faults_hit,
     faults_happen,

@@ -166,6 +166,12 @@ def problems_of_ring(config: Config) -> Iterator[Problem]:
             f'gradients of run.mode = "{mode}" are sent as {known}, given '
             f"{toml_value(str(config.sync.wire_up))}",
         )
+    if config.optimizer.loss_scale == "dynamic":
+        yield Problem(
+            "optimizer.loss_scale",
+            f'"dynamic" is not in run.mode = "{mode}", whose islands take every step together; '
+            "give a number",
+        )
     sizes = {group.batch_size for group in config.islands}
     if len(sizes) > 1:
         groups = ", ".join(f"{group.group} has {group.batch_size}" for group in config.islands)

@@ -11,6 +11,8 @@ from cluster.config.values import RATES
 
 BUILT_IN = ("kind", "b1", "b2", "eps", "momentum", "adamw_share", "weight_decay", "clip_norm")
 """The keys of the built-in optimizers, which have no effect on a target."""
+OF_LOSS_SCALE = ("loss_scale", "loss_scale_steps")
+"""The keys of the loss scale, which applies to every optimizer."""
 OF_RATE = ("learning_rate", "warmup_steps", "floor_fraction")
 """The keys of the built-in schedules, which have no effect on a schedule of the user's."""
 

@@ -22,6 +22,7 @@ from cluster.config.values import (
     FragmentWire,
     Grace,
     Interval,
+    LossScale,
     Mode,
     ModeName,
     Name,
@@ -32,6 +33,7 @@ from cluster.config.values import (
     Share,
     WireName,
     grace_value,
+    loss_scale_value,
     merge_value,
     overlap_value,
     rate_value,
@@ -150,8 +152,10 @@ class OptimizerConfig(Table):
     """Decoupled weight decay of all leaves; each step multiplies it by the learning rate."""
     clip_norm: Amount = 1.0
     """Largest global norm of a gradient; 0 turns clipping off."""
-    loss_scale: Positive = 1.0
-    """Factor of gradients within the backward pass, for a loss in float16; bfloat16 needs none."""
+    loss_scale: Annotated[LossScale, BeforeValidator(loss_scale_value)] = 1.0
+    """Factor of gradients within the backward pass, for float16; "dynamic": it adapts itself."""
+    loss_scale_steps: Count = 2000
+    """Good steps after which a dynamic scale is doubled; an overflow halves it."""
 
 
 class OuterConfig(Table):

@@ -86,6 +86,16 @@ def rate_value(value: object) -> object:
     raise PydanticCustomError("rate", "{why}", {"why": why})
 
 
+def loss_scale_value(value: object) -> object:
+    """Validate a loss scale: "dynamic" or a finite number above 0."""
+    if value == "dynamic":
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
+        return float(value)
+    why = 'must be "dynamic" or a number above 0'
+    raise PydanticCustomError("loss_scale", "{why}", {"why": why})
+
+
 def schedule_value(value: object) -> object:
     """Validate a schedule: the name of one of ours, or the user's function."""
     if value in SCHEDULES or (isinstance(value, str) and re.match(TARGET, value)):
@@ -205,6 +215,7 @@ Interval = Annotated[
 Grace: TypeAlias = Literal["auto"] | float
 Every: TypeAlias = Literal["auto"] | int
 Rate: TypeAlias = Literal["auto"] | float
+LossScale: TypeAlias = Literal["dynamic"] | float
 Overlap: TypeAlias = Literal["auto"] | int
 OptionValue = Annotated[bool | int | float | str, PlainValidator(option_value)]
 MeshSize = Annotated[int, AfterValidator(mesh_size)]

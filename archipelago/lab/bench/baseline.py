@@ -130,7 +130,7 @@ def written(sweeps: Iterable[Sweep]) -> str:
     return "\n".join(lines) + "\n"
 
 
-LATER_KEYS = ("options", "schedule", "decay_fraction", "loss_scale")
+LATER_KEYS = ("options", "schedule", "decay_fraction", "loss_scale", "loss_scale_steps")
 """Keys of `[optimizer]` that the first sweeps did not have; at their defaults they are no facts."""
 
 
