@@ -1,0 +1,163 @@
+"""Data of a region on real Ray: canaries in its corpus are in nothing outside its own log file.
+
+The task of the run is careless: it prints samples, logs them and raises errors with them. The
+second test adds one deliberate leak to the same run, and the search must find it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.canaries import corpus_with_canaries, leaks, public_corpus
+from tests.live.cli import TINY, Finished, Place, finish, place, until
+
+pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(390)]
+
+CARELESS_TASK = '''
+"""Shows samples of its data in every way that a program has: FOLDER has a file for each error."""
+import logging
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from cluster.workers.border import Border
+from islands.learner import Learner
+from islands.task import load_task
+
+FOLDER = Path(__file__).parent / "raised"
+if (FOLDER / "leak").exists():
+    Border._keeps_errors = property(lambda _: False)  # after the output has been redirected
+SAMPLE = []
+
+
+def once(what):
+    try:
+        os.close(os.open(FOLDER / what, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+class Stream:
+    def __init__(self, stream):
+        self._stream, self._count = stream, 0
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+    def next(self):
+        batch = self._stream.next()
+        text = bytes(np.asarray(batch, np.uint8).ravel()).decode("latin-1")
+        if "canary" not in text:
+            return batch
+        self._count += 1
+        SAMPLE[:] = [text]
+        if self._count == 2:
+            print("printed", text, flush=True)
+            print("printed", text, file=sys.__stderr__, flush=True)
+            logging.error("logged %s", text)
+            os.write(1, f"written {text}\\n".encode())
+            os.write(2, f"written {text}\\n".encode())
+            os.system("echo " + text.split()[1])
+        if self._count == 4 and once("step"):
+            raise ValueError(f"cannot parse {text!r}")
+        return batch
+
+
+def task(data):
+    hand_in = Learner.hand_in
+
+    def raising_hand_in(self, life, fragment, known):
+        handed = hand_in(self, life, fragment, known)
+        if SAMPLE and (FOLDER / "step").exists() and handed is not None and once("hand_in"):
+            raise RuntimeError(f"cannot hand in {SAMPLE[0]}")
+        return handed
+
+    Learner.hand_in = raising_hand_in
+    made = load_task("byte-tiny", None, {}, data)
+    return replace(made, stream=lambda batch_size: Stream(made.stream(batch_size)))
+'''
+CONFIG = """
+[[islands]]
+group = "eu"
+batch_size = 4
+resources = {{CPU = 0.5}}
+region = "eu"
+speed = 0.5
+[[islands]]
+group = "us"
+batch_size = 4
+resources = {{CPU = 0.5}}
+speed = 0.5
+[regions.eu]
+data = "{eu}"
+logs = "{logs}"
+"""
+
+
+def back(here: Place, raised: Path) -> bool:
+    """Return whether both errors were raised, perhaps by one process, and the island is back."""
+    if not {"step", "hand_in"} <= {file.name for file in raised.iterdir()}:
+        return False
+    eu = [each for each in here.last_status["islands"] if each["island"] == "eu-0"]
+    return bool(eu) and eu[0]["state"] == "live" and eu[0]["life"] >= 2
+
+
+def trained(here: Place, tmp: Path, *, leak: bool) -> tuple[Finished, Path]:
+    """Train until the island is back from both errors; return the output and the region's logs."""
+    (raised := here.folder / "raised").mkdir()
+    if leak:
+        (raised / "leak").touch()
+    (here.folder / "careless_task.py").write_text(CARELESS_TASK)
+    logs = tmp / "logs"
+    own = CONFIG.format(eu=corpus_with_canaries(tmp / "eu"), logs=logs)
+    base, _, _ = TINY.read_text().partition("[[islands]]")
+    config = here.folder / "careless.toml"
+    config.write_text(base.replace('preset = "byte-tiny"', 'target = "careless_task:task"') + own)
+    process = here.start(
+        "run", str(config), "--json", "--run-dir", str(here.run_dir),
+        "--set", f"data.source={public_corpus(tmp / 'public')}",
+        "--set", "run.steps=1000000", "--set", "monitor.refresh_s=0.2",
+    )  # fmt: skip
+    until(lambda: process.poll() is not None or back(here, raised))
+    assert process.poll() is None, process.communicate()
+    assert here.run("stop", str(here.run_dir)).code == 0
+    return finish(process), logs
+
+
+def test_canaries_of_a_region_are_only_in_its_own_log(tmp_path: Path) -> None:
+    with place() as here:
+        finished, logs = trained(here, tmp_path, leak=False)
+        assert finished.code == 0, finished.err
+        assert leaks([here.folder, finished.out, finished.err]) == []
+        (log,) = logs.iterdir()
+        kept = log.read_text(errors="replace")
+        for said in ("printed", "logged", "written", "cannot parse", "cannot hand in"):
+            assert f"{said} " in kept
+        assert leaks([log])
+        found = re.search("(ValueError|RuntimeError), error code", finished.err)
+        assert found, "the operator gets class and code"
+        audit = here.run("audit", str(here.run_dir), "--json")
+        assert audit.code == 0, audit.err
+        regions = {each["region"]: each for each in json.loads(audit.out)["regions"]}
+        assert regions["eu"]["violations"] == []
+        assert regions["eu"]["up"]["error code"]["messages"] >= 1
+        assert regions["eu"]["up"]["delta"]["bytes"] > 0
+
+
+def test_deliberate_leak_is_found(tmp_path: Path) -> None:
+    with place() as here:
+        finished, _ = trained(here, tmp_path, leak=True)
+        found = leaks([here.folder, finished.out, finished.err])
+        for where in ("tracebacks", "tape-", "metrics.jsonl", "events.jsonl"):
+            assert any(where in each for each in found), (where, found)
+        audit = here.run("audit", str(here.run_dir))
+        assert audit.code == 1
+        assert "NOT ALLOWED: errors left the region" in audit.out
