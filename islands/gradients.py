@@ -32,7 +32,7 @@ Scale: TypeAlias = float | jax.Array
 Gradients: TypeAlias = Callable[[Params, Batch, Named], Gradient]
 """(parameters, batch, named arguments) -> gradient; parameters and state in one tree."""
 ScaledGradients: TypeAlias = Callable[[Params, Batch, Named, Scale], Gradient]
-"""The same with a loss scale, by which the gradient is divided again."""
+"""A gradient function that also takes a loss scale, by which the gradient is divided again."""
 
 
 def gradients_of(task: Task, accumulate: int = 1, loss_scale: float = 1.0) -> Gradients:

@@ -33,7 +33,7 @@ def corpus_with_canaries(folder: Path, files: int = 6) -> Path:
 
 
 def public_corpus(folder: Path, files: int = 6) -> Path:
-    """Write text files that everybody may read."""
+    """Write text files that all regions may read."""
     folder.mkdir(parents=True)
     for number in range(files):
         (folder / f"text-{number}.txt").write_text(

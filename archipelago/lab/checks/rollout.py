@@ -75,7 +75,7 @@ class Criterion:
     needs: str
     """The value that the stage needs."""
     remedy: str = ""
-    """What to do if it failed."""
+    """The remedy if it failed."""
 
 
 @dataclass(frozen=True, slots=True)
