@@ -25,6 +25,7 @@ from cluster.config.load import parse
 from cluster.fleet.metrics_row import COLUMNS
 from cluster.fleet.run_events import EventKind, RunEvent
 from cluster.status import RunStatus
+from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
 
 NAMES = tuple(f"region-{number}" for number in range(8))
@@ -140,7 +141,8 @@ def row(t: int, contributions: dict[str, int]) -> dict[str, Any]:
 def line(at_s: float, kind: EventKind, text: str, island: str | None = None, why: str = "") -> str:
     status: Any = {"run": "mine", "t": int(at_s), "elapsed_s": at_s}
     typed: RunStatus = status
-    return RunEvent(kind, why, text, island, island and island[:2]).line(typed, 0.0)
+    event = RunEvent(kind, why, text, island, island and island[:2])
+    return json_text(event.seen(typed, 0.0))
 
 
 EVENTS = (

@@ -80,7 +80,9 @@ def _regions(record: RunRecord, config: Config) -> Iterator[str]:
     of_group = _regions_by_group(config)
     counts = _contributions(record.rows)
     named = {name: row["group"] for row in record.rows for name, row in _islands(row).items()}
-    yield from sorted({of_group.get(named[name], named[name]) for name in counts if counts[name]})
+    yield from sorted(
+        {str(of_group.get(named[name], named[name])) for name in counts if counts[name]}
+    )
 
 
 def _regions_by_group(config: Config) -> dict[str, str]:
