@@ -1,7 +1,4 @@
-"""The status of a run while it is running: one mapping, written by the run, read by all displays.
-
-The types are plain JSON types, so a status can be sent and stored without conversion.
-"""
+"""The status of a live run: one mapping of JSON types, written by the run, read by all displays."""
 
 from __future__ import annotations
 
@@ -12,10 +9,7 @@ PhaseName = Literal["starting", "running", "stopping", "finished"]
 IslandState = Literal[
     "waiting", "starting", "joining", "live", "draining", "quarantined", "lost", "left", "set aside"
 ]
-"""The states of an island; `waiting`: for devices, `set aside`: it failed too often.
-
-The other states are those of its learner.
-"""
+"""The states of an island; `waiting`: for devices, `set aside`: it failed too often."""
 CURVE_KEPT, CURVE_SKETCHED = 512, 32
 """The most points of a held-out curve: in a status, and in each line of metrics.jsonl."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ from archipelago.boards.settings import BoardSettings
 from archipelago.boards.time_board import TIME_BOARD
 from archipelago.boards.wire_board import WIRE_BOARD
 from archipelago.boards.yaml_text import yaml_text
+from cluster.storage.files import json_text
 
 BOARDS = (RUN_BOARD, TIME_BOARD, ROUNDS_BOARD, WIRE_BOARD, FAILURES_BOARD, FLEET_BOARD)
 """All boards."""
@@ -45,10 +45,7 @@ def rule_groups(settings: BoardSettings) -> list[dict[str, Any]]:
 
 def board_texts() -> dict[str, str]:
     """Return the boards as JSON, by the names of their files."""
-    return {
-        board.file: json.dumps(board_json(board), indent=2, ensure_ascii=False) + "\n"
-        for board in BOARDS
-    }
+    return {board.file: json_text(board_json(board), indent=2) + "\n" for board in BOARDS}
 
 
 def board_files(settings: BoardSettings) -> dict[str, str]:

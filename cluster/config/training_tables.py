@@ -111,10 +111,7 @@ class OptimizerConfig(Table):
     """The inner optimizer; its rate has a linear warm-up and decays to a floor."""
 
     kind: Literal["muon", "adamw"] = "muon"
-    """Kind of optimizer.
-
-    Muon applies to the matrices of hidden layers; AdamW to all other leaves.
-    """
+    """Kind of optimizer; Muon applies to matrices of hidden layers, AdamW to all other leaves."""
     target: Annotated[str, Field(pattern=TARGET)] | None = None
     """Optax transformation in place of `kind`, as module:attribute, for example "optax:lion".
 

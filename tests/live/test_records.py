@@ -43,7 +43,7 @@ def check(here: Place) -> None:
     assert summary["usd"] == pytest.approx(3.6 * summary["device_hours"])
 
     rows = pandas.read_json(run_dir / "metrics.jsonl", lines=True)
-    assert rows["heldout_loss"].iloc[-1] == summary["sample_heldout_loss"]
+    assert rows["heldout_loss"].iloc[-1] == pytest.approx(summary["sample_heldout_loss"])
     assert rows["unix_s"].is_monotonic_increasing
     assert rows["tokens_trained"].iloc[-1] == summary["tokens_trained"]
 

@@ -169,3 +169,15 @@ def test_ring_killed_as_a_whole_continues_from_its_snapshot(tmp_path: Path) -> N
 
 TOLERANCE = 2e-4
 """The f32 rounding error, 6e-8 of each number, grows with 50 steps of training."""
+
+
+def test_diloco_merges_the_whole_model_of_all_islands(tmp_path: Path) -> None:
+    settings = ("run.mode=diloco", "run.steps=40", "sync.every=10", "sync.wire_up=int4")
+    with place() as here:
+        sets = [word for each in settings for word in ("--set", each)]
+        done = here.run("run", str(TINY), *sets, "--run-dir", str(tmp_path / "run"), "--json")
+    assert done.code == 0, done.err
+    assert done.json["merges"] == 4
+    assert done.json["mean_participants"] == 2.0
+    assert done.json["tokens_merged"] == done.json["tokens_trained"]
+    assert done.json["heldout_loss"] < done.json["initial_heldout_loss"]

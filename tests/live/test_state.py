@@ -1,6 +1,6 @@
-"""A task with dropout, batch statistics and parts of a batch on real Ray, in each mode.
+"""A task with dropout, batch statistics and parts of a batch on real Ray, in several modes.
 
-`test_rings` runs the elastic mode.
+DiLoCo refuses state. `test_rings` runs DiLoCo and the elastic mode.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ resources = {{CPU = 0.5}}
 MODES = {
     "decoupled": 'fragments = 3\nevery = 8\nwire_up = "int4"\nwire_down = "int4"',
     "streaming": 'fragments = 3\nevery = 8\noverlap = 2\nwire_up = "int4"',
-    "diloco": 'fragments = 2\nevery = 8\nwire_up = "int4"',
     "data-parallel": "",
 }
 
