@@ -35,7 +35,7 @@ def test_ties_merges_on_ray_and_replays_to_the_last_bit() -> None:
         other = here.run("replay", str(here.run_dir), "--json")
         assert other.code == 2
         assert "put its files back" in other.out + other.err
-        rule.write_text("def ties(deltas, weights, pieces, density):\n    return deltas[0] / 0\n")
+        rule.write_text("def ties(deltas, weights, pieces, density):\n    return deltas['first']\n")
         refused = here.run("run", EXAMPLE, "--check", "--set", "sync.merge=my_ties:ties")
         assert refused.code == 2
         assert refused.err.lstrip().startswith(f"archipelago: {rule}:2: "), refused.err
@@ -55,7 +55,7 @@ def test_codec_fragmenting_outer_optimizer_and_tracker_work_together_on_ray() ->
         assert done.json["heldout_loss"] < done.json["initial_heldout_loss"]
         assert done.json["rejected_contributions"] == 0
         *lines, last = (here.run_dir / "curve.csv").read_text().splitlines()
-        assert last == f"end,{done.json['merges']},{done.json['heldout_loss']}"
+        assert last == f"end,{done.json['tokens_trained']},{done.json['heldout_loss']}"
         assert len(lines) > 2
         played = here.run("replay", str(here.run_dir), "--json")
         assert played.code == 0, played.err
