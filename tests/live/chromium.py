@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 NAMES = ("chromium-headless-shell", "chromium", "google-chrome")
 """Names under which the browser is installed; Debian has the first two."""
 POLL_S = 0.05
-WITHIN_S = 60.0
+WITHIN_S = 150.0
 """A limit for what takes a second on an idle machine."""
 LISTENING = re.compile(rb"DevTools listening on (ws://\S+)")
 
