@@ -19,7 +19,7 @@ from cluster.config.load import parse
 from cluster.config.schema import Config
 from tests.given import sums
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 STUDIES = Path(__file__).parents[2] / "examples" / "studies"
 TINY = {"width": 16, "layers": 1, "heads": 1, "hidden": 32}

@@ -111,9 +111,9 @@ def test_ring_with_a_death_matches_one_process_with_the_live_members(
 
     An island whose gradients are not finite dies, and no other island receives them.
     """
-    slow = "islands.local.step_s=0.6"  # else the others finish before it is back
-    more = [slow, "faults.policy.first_delay_s=0.1"] if kind == "nan" else []
-    summary = ran(mode, tmp_path / "run", FAULT.format(kind), *more)
+    slow = "islands.local.step_s=1.0"  # else the others finish before it is back
+    more = ["faults.policy.first_delay_s=0.1"] if kind == "nan" else []
+    summary = ran(mode, tmp_path / "run", FAULT.format(kind), slow, *more)
     assert summary.keys() == KEYS
     assert summary["faults"] == len(summary["recovery_s"]) == 1
     fates = ("merged", "discarded", "lost", "outstanding")

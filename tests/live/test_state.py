@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from tests.lab.test_training import NORMALIZES
 from tests.live.cli import place
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
 CONFIG = """
 [run]
