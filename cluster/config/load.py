@@ -167,9 +167,10 @@ def _take_out(tables: dict[str, Any], locations: Sequence[Location]) -> None:
     def target(location: Location) -> Location:
         node: Any = tables
         for depth, part in enumerate(location):
-            if isinstance(node, dict) and part not in node:
+            try:
+                node = node[part]
+            except (KeyError, IndexError, TypeError):  # TypeError: a mistake about a table's name
                 return location[:depth]
-            node = node[part]
         return location
 
     def later_first(location: Location) -> list[tuple[bool, int | str]]:

@@ -24,7 +24,7 @@ from cluster.fleet.event_kinds import RunEvent
 from cluster.fleet.metrics_row import metrics_line
 from cluster.fleet.status_view import starting_status
 from cluster.status import Figures, RunStatus
-from cluster.storage.files import write_json
+from cluster.storage.files import json_text, write_json
 
 assert archipelago.cli.main, "it registers the commands"
 CONFIG = parse({"task": {"preset": "byte-tiny"}, "islands": [{}]})
@@ -67,7 +67,8 @@ def run_of(
     lines = [metrics_line(each, 1000.0 + n) for n, each in enumerate(looks)]  # type: ignore[arg-type]
     (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
     event = RunEvent("loss", why, f"eu-1 is lost: {why}", "eu-1", "eu")
-    (folder / "events.jsonl").write_text(f"{event.line(looks[-1], 1001.0)}\n")  # type: ignore[arg-type]
+    line = json_text(event.seen(looks[-1], 1001.0))  # type: ignore[arg-type]
+    (folder / "events.jsonl").write_text(f"{line}\n")
     summary = {
         "run": folder.name, "mode": "decoupled", "heldout_loss": 4.25, "tokens_trained": 5000,
         "tokens_merged": 4000, "tokens_discarded": 500, "tokens_outstanding": 300,
