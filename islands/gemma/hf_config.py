@@ -227,7 +227,7 @@ class _Fields:
         first = values[0] if values else {}
         if (
             not isinstance(each, dict)
-            or {*map(str, each)} not in (layers, set())
+            or {str(key).lstrip("0") or "0" for key in each} not in (layers, set())  # also "05"
             or any(value != first for value in values)
             or not isinstance(first, dict)
             or {*first} - {*known}

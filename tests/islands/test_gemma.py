@@ -248,6 +248,17 @@ def test_uneven_heads_of_gemma_4_are_refused() -> None:
         spec_of(config)
 
 
+def test_layers_are_found_by_numbers_with_leading_zeros() -> None:
+    """Transformers writes "05" where a model has ten layers or more."""
+    config = config_of(PRESETS["gemma-4-31b"])
+    heads = config["per_layer_config"]
+    config["per_layer_config"] = {f"{int(layer):02}": each for layer, each in heads.items()}
+    assert spec_of(config) == PRESETS["gemma-4-31b"]
+    config["per_layer_config"]["04"] = config["per_layer_config"].pop("05")
+    with pytest.raises(UserMistake, match="per_layer_config"):
+        spec_of(config)
+
+
 def test_former_fields_of_gemma_3_are_read() -> None:
     config = config_of(PRESETS["gemma-3-12b"])
     del config["rope_parameters"], config["layer_types"]
