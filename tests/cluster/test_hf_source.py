@@ -124,6 +124,7 @@ def losses_from(config: Config) -> list[bytes]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [GEMMA_3, [*GEMMA_4, WITH_SCALARS]])
 def test_run_continues_from_its_export_bit_for_bit(here: Path, settings: list[str]) -> None:
     spec = spec_of(settings)
@@ -143,6 +144,7 @@ def test_run_continues_from_its_export_bit_for_bit(here: Path, settings: list[st
     assert found != losses_from(load(here / "run.toml", settings))
 
 
+@pytest.mark.long
 def test_layer_scalars_change_the_loss_and_return_to_transformers(here: Path) -> None:
     spec = spec_of([*GEMMA_4, WITH_SCALARS])
     leaves = random_leaves(spec)
@@ -258,6 +260,7 @@ def test_broken_folder_is_one_message(here: Path, harm: str, message: str) -> No
     assert "task.init_from = 'hf:" in said
 
 
+@pytest.mark.long
 def test_resumed_run_keeps_its_scalars_and_sees_a_change(here: Path) -> None:
     spec = spec_of([*GEMMA_4, WITH_SCALARS])
     write_transformers(here / "out", spec, random_leaves(spec))

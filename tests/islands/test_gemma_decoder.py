@@ -61,6 +61,7 @@ def scores_of(spec: GemmaSpec, params: Any, tokens: list[int]) -> np.ndarray:
     return np.asarray(compute(params, given, frozen_of(spec)).logits)[0]
 
 
+@pytest.mark.long
 def test_decoder_gives_the_scores_of_the_model(spec: GemmaSpec) -> None:
     assert 3 * spec.window < WINDOW
     params = drawn(spec)
@@ -84,6 +85,7 @@ def test_text_goes_on_beyond_the_window() -> None:
     assert len({*found}) > 3
 
 
+@pytest.mark.long
 def test_run_of_a_gemma_model_continues_a_text(tmp_path: Any) -> None:
     """`archipelago sample` takes the greedy tokens of the whole model, and `eval` its loss."""
     least = [line for line in LEAST.splitlines() if not line.startswith(("preset", "options"))]
