@@ -141,8 +141,8 @@ def _cut_beside(leaves: Sequence[Leaf], state: Sequence[int], fragments: int) ->
     """
     if fragments < 2:
         raise UserMistake(
-            "the task has state, which takes a fragment of its own: set sync.fragments to 2 or more "
-            '(run.mode = "diloco" has one fragment: use another mode for this task)'
+            "the task has state, which takes a fragment of its own: set sync.fragments to 2 or "
+            'more (run.mode = "diloco" has one fragment: use another mode for this task)'
         )
     trained = [i for i, leaf in enumerate(leaves) if not leaf.state]
     packed = cut([leaves[i] for i in trained], fragments - 1).fragments
