@@ -6,18 +6,16 @@ Shapes in comments are those of `islands.model`, with S for the tokens that a de
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from islands import model
+from islands.cached_decoder import CachedDecoder
 from islands.model import Attention, Blocks, ModelParams, ModelSpec
 from islands.sources import DataSpec
-from islands.text_model import Scores, TextModel, codec_of
+from islands.text_model import TextModel, codec_of
 
 Cache: TypeAlias = tuple[jax.Array, jax.Array]
 """Keys and values of all layers, [L, S, N, K] each."""
@@ -32,50 +30,12 @@ def text_model(spec: ModelSpec, data: DataSpec) -> TextModel:
     )
 
 
-class ModelDecoder:
+class ModelDecoder(CachedDecoder[Cache]):
     """A decoder of the built-in transformer, for at most as many tokens as a window has."""
 
     def __init__(self, spec: ModelSpec, window: int) -> None:
-        self._spec, self._window, self._count = spec, window, 0
-        self._cache: Cache | None = None
-
-    @property
-    def most(self) -> int:
-        """Tokens that it can keep."""
-        return self._window
-
-    def read(self, params: Any, tokens: Sequence[int]) -> Scores:
-        """Forget everything, take these tokens, and return the scores of the next one."""
-        if not 1 <= len(tokens) <= self._window:
-            raise ValueError(f"{len(tokens)} tokens, 1 to {self._window} can be read")
-        padded = np.zeros(self._window, np.int32)
-        padded[: len(tokens)] = tokens
-        scores, self._cache = self._read(params, padded, len(tokens))
-        self._count = len(tokens)
-        return np.asarray(scores)
-
-    def step(self, params: Any, token: int) -> Scores:
-        """Take one more token, and return the scores of the next one."""
-        if self._cache is None or self._count >= self._window:
-            raise ValueError(f"{self._count} tokens are kept of at most {self._window}: read first")
-        scores, self._cache = self._step(params, self._cache, np.int32(token), self._count)
-        self._count += 1
-        return np.asarray(scores)
-
-    @cached_property
-    def _step(self) -> Any:
-        return jax.jit(self._next, donate_argnums=1)
-
-    @cached_property
-    def _read(self) -> Any:
-        def read(params: ModelParams, tokens: jax.Array, count: int) -> tuple[jax.Array, Cache]:
-            def one(i: int, carried: tuple[jax.Array, Cache]) -> tuple[jax.Array, Cache]:
-                return self._next(params, carried[1], tokens[i], i)
-
-            blank = jnp.zeros(self._spec.vocabulary, jnp.float32), self._blank()
-            return jax.lax.fori_loop(0, count, one, blank)
-
-        return jax.jit(read)
+        super().__init__(spec.vocabulary, window)
+        self._spec = spec
 
     def _blank(self) -> Cache:
         spec, dtype = self._spec, jnp.dtype(self._spec.compute_dtype)

@@ -215,7 +215,8 @@ class RayLink:
     def notice(self, why: str, within_s: float, whole_node: bool) -> None:
         """Report to the fleet that this process, or its whole node, goes away in `within_s`."""
         node = ray.get_runtime_context().get_node_id() if whole_node else None
-        self._calls.insist(FLEET, "notice", self._seat, why, within_s, node)
+        shown = self._border.notice(why)
+        self._calls.insist(FLEET, "notice", self._seat, shown, within_s, node)
 
     def broke(self, failure: Failure | None, words: str) -> None:
         """Report a failure to the syncer if there is one, and the traceback to the fleet."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,11 +114,11 @@ def _points(path: Path, band: float) -> Iterator[ExpectedPoint]:
             for line in file:
                 try:
                     row: Any = json.loads(line)
-                    t, loss = row["heldout"][-1] if row["heldout"] else (-1, None)
-                    tokens = float(row["tokens_trained"])
+                    t, loss = row["heldout"][-1] if row["heldout"] else (-1, math.nan)
+                    t, loss, tokens = int(t), float(loss), float(row["tokens_trained"])
                 except (ValueError, LookupError, TypeError):
                     continue
-                if loss is not None and t > newest and tokens > most:
+                if math.isfinite(loss) and t > newest and tokens > most:
                     newest, most = t, tokens
                     yield ExpectedPoint(tokens, *banded(loss, band))
     except OSError as error:

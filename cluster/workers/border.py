@@ -35,6 +35,8 @@ NUMBERS = "biuf"
 """The kinds of NumPy's types that an array may have: truth values, integers and floats."""
 HARMLESS = frozenset({"its learner has ended this life", "its process is another one"})
 """Words about the end of a life that hold no text of an error."""
+NOTICE = "preempted: the process was told; the words stay in its region"
+"""The reason of each preemption in a region whose errors stay."""
 OURS = ("coordinator.", "cluster.", "islands.")
 """Packages whose dataclasses and tuples are messages of the protocol."""
 
@@ -107,6 +109,10 @@ class Border:
         if not self._keeps_errors or words in HARMLESS:
             return words
         return self._code(self._written(words))
+
+    def notice(self, why: str) -> str:
+        """Return the reason of a preemption as far as it may leave, without a cloud's own words."""
+        return NOTICE if self._keeps_errors else why
 
     def shown(self, error: BaseException) -> str:
         """Return an exception as far as it may leave: its text, or its class and a code."""

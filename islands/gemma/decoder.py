@@ -7,21 +7,19 @@ another, so the time to compile grows with their number. Shapes in comments are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from islands.cached_decoder import CachedDecoder
 from islands.gemma import forward, layers
 from islands.gemma.forward import LAYER_SCALARS
 from islands.gemma.layers import KeysValues, Positions, Rotation
 from islands.gemma.parameters import GemmaParams
 from islands.gemma.spec import LOCAL, SHARED, GemmaSpec
 from islands.sources import DataSpec
-from islands.text_model import Scores, TextModel, codec_of
+from islands.text_model import TextModel, codec_of
 
 LayerCache: TypeAlias = tuple[KeysValues, ...]
 """Keys and values of each layer that has its own, [1, S, M, K] each."""
@@ -37,50 +35,12 @@ def text_model(spec: GemmaSpec, data: DataSpec) -> TextModel:
     )
 
 
-class GemmaDecoder:
+class GemmaDecoder(CachedDecoder[LayerCache]):
     """A decoder of a Gemma model, for at most as many tokens as a window of the data has."""
 
     def __init__(self, spec: GemmaSpec, window: int) -> None:
-        self._spec, self._window, self._count = spec, window, 0
-        self._cache: LayerCache | None = None
-
-    @property
-    def most(self) -> int:
-        """Tokens that it can keep."""
-        return self._window
-
-    def read(self, params: Any, tokens: Sequence[int]) -> Scores:
-        """Forget everything, take these tokens, and return the scores of the next one."""
-        if not 1 <= len(tokens) <= self._window:
-            raise ValueError(f"{len(tokens)} tokens, 1 to {self._window} can be read")
-        padded = np.zeros(self._window, np.int32)
-        padded[: len(tokens)] = tokens
-        scores, self._cache = self._read(params, padded, len(tokens))
-        self._count = len(tokens)
-        return np.asarray(scores)
-
-    def step(self, params: Any, token: int) -> Scores:
-        """Take one more token, and return the scores of the next one."""
-        if self._cache is None or self._count >= self._window:
-            raise ValueError(f"{self._count} tokens are kept of at most {self._window}: read first")
-        scores, self._cache = self._step(params, self._cache, np.int32(token), self._count)
-        self._count += 1
-        return np.asarray(scores)
-
-    @cached_property
-    def _step(self) -> Any:
-        return jax.jit(self._next, donate_argnums=1)
-
-    @cached_property
-    def _read(self) -> Any:
-        def read(params: GemmaParams, tokens: jax.Array, count: int) -> tuple[Any, LayerCache]:
-            def one(i: int, carried: tuple[jax.Array, LayerCache]) -> tuple[jax.Array, LayerCache]:
-                return self._next(params, carried[1], tokens[i], i)
-
-            blank = jnp.zeros(self._spec.vocabulary, jnp.float32), self._blank()
-            return jax.lax.fori_loop(0, count, one, blank)
-
-        return jax.jit(read)
+        super().__init__(spec.vocabulary, window)
+        self._spec = spec
 
     def _blank(self) -> LayerCache:
         spec, dtype = self._spec, jnp.dtype(self._spec.compute_dtype)

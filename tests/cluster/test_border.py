@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from cluster.actors.blocking_calls import BlockingCalls
 from cluster.actors.fault_injection import Cable
 from cluster.actors.island.learner_calls import LearnerCalls
 from cluster.actors.learner_link import RayLink
@@ -261,6 +262,22 @@ def test_link_refuses_a_text_before_it_asks_ray(border: Border) -> None:
     ):
         with pytest.raises(Malformed):
             call()
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_words_of_a_cloud_do_not_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, stays: bool
+) -> None:
+    may_leave = ["delta", "moments", "report", *([] if stays else ["errors"])]
+    link = RayLink(
+        "nowhere", Cable(), Seat("eu-0"), {F0: "s"}, relievable=False,
+        border=made(tmp_path, *may_leave),
+    )  # fmt: skip
+    sent: list[object] = []
+    monkeypatch.setattr(BlockingCalls, "insist", lambda calls, *words: sent.extend(words))
+    link.notice(f"preempted: {SECRET}", 30.0, whole_node=False)
+    assert any(isinstance(each, str) and each.startswith("preempted") for each in sent)
+    assert (SECRET in str(sent)) is not stays
 
 
 # --- output ---------------------------------------------------------------------------------------
