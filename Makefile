@@ -21,10 +21,10 @@ install: $(STAMP) ## create .venv with the pinned versions of all packages
 demo: $(READY) ## train a small model on four islands, and kill one of them
 	$(BIN)/archipelago demo
 
-test: $(STAMP) ## run all but the long tests, with real Ray and real kills (15 minutes)
+test: $(STAMP) ## run all but the long tests, with real Ray and real kills (half an hour)
 	@.ci/tests '$(BIN)'
 
-test-long: $(STAMP) ## run the tests that `make test` leaves out (an hour and more)
+test-long: $(STAMP) ## run the tests that `make test` leaves out (two to three hours)
 	@mkdir -p runs
 	@status=0; without=; \
 	.ci/chromium || without='--ignore tests/lab/test_report_page.py'; \
@@ -38,7 +38,7 @@ lint: $(STAMP) ## check format, lint, types and layers (a minute)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
-check: lint ## run lint and the fast tests (under four minutes)
+check: lint ## run lint and the fast tests (about ten minutes)
 	$(BIN)/pytest -m '$(FAST)' -n auto
 
 live: $(STAMP) ## run only the tests on real Ray, with real kills
