@@ -112,13 +112,18 @@ def _question(line: str) -> Question | str:
 def score(
     name: str, questions: Sequence[Question], text: TextModel, params: Any, window: int
 ) -> ChoiceScore:
-    """Return the score of a model; of longer texts, the last `window` + 1 tokens are computed."""
+    """Return the score of a model; of longer texts, the last `window` + 1 tokens are computed.
+
+    Errors: `UserMistake` if a likelihood is NaN.
+    """
     rows = [
         _row(text.codec, each.question, choice, window)
         for each in questions
         for choice in each.choices
     ]
     likelihoods = _LogLikelihoods(text, params, window).of(rows)
+    if np.isnan(likelihoods).any():  # the highest of several NaN would be the first choice
+        raise UserMistake(f"{name}: the model's scores are NaN: its parameters are not finite")
     right, right_norm, chance, first = list[bool](), list[bool](), 0.0, 0
     for each in questions:
         scores = likelihoods[first : first + len(each.choices)]

@@ -14,6 +14,7 @@ import ast
 import glob
 import gzip
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from itertools import pairwise
@@ -122,7 +123,7 @@ def _text_of(file: SourceFile) -> str:
         if file.suffix == ".gz":
             content = gzip.decompress(content)
         return content.decode()
-    except (OSError, EOFError, UnicodeDecodeError):
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error):
         return ""
 
 

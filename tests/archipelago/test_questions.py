@@ -84,6 +84,12 @@ def test_choice_with_the_highest_likelihood_is_taken() -> None:
     assert score("set", questions([1] * 4), preferring("horse"), params, 64).accuracy == 0
 
 
+def test_model_of_nan_has_no_accuracy() -> None:
+    """Else it would choose the first answer each time, and be right by chance."""
+    with pytest.raises(UserMistake, match="not finite"):
+        score("set", questions([0, 1]), preferring("eagle"), jnp.asarray(math.nan), 64)
+
+
 def test_score_for_each_character_differs_from_the_sum() -> None:
     """A long choice loses in the sum, and wins for each character."""
     model = preferring("eagleeagleeagle", 2.0)
@@ -158,6 +164,14 @@ def test_made_file_is_read_back(here: Path, capsys: pytest.CaptureFixture[str]) 
     assert "d.jsonl exists already" in capsys.readouterr().err
     assert run("data", "questions", "riddles", EMAIL, "r.jsonl") == 2
     assert "there are definitions, cloze" in capsys.readouterr().err
+
+
+def test_damaged_packed_pages_are_passed_over(here: Path) -> None:
+    page = gzip.compress(b".SH NAME\nls \\- list directory contents\n" * 50)
+    (here / "torn.1.gz").write_bytes(page[:20] + bytes(20) + page[40:])
+    (here / "short.1.gz").write_bytes(page[:-9])
+    with pytest.raises(UserMistake, match="has 0 definitions"):
+        questions_from(QuestionKind.DEFINITIONS, source(here), 1, 0)
 
 
 def test_definitions_come_from_manual_pages(here: Path) -> None:
