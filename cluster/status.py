@@ -229,6 +229,8 @@ class EventStatus(TypedDict):
     """The island that the event is about; None: the run."""
     group: str | None
     """The group of the island, or the group that is scaled; None: the run."""
+    link: str | None
+    """The link that the event is about, as in `LinkStatus`; None: no link."""
     why: str
     """The reason; empty if it is not known."""
     text: str

@@ -38,6 +38,8 @@ class RunEvent:
     """The island that the event is about; None: the run."""
     group: str | None = None
     """The group of the island, or the group that is scaled; None: the run."""
+    link: str | None = None
+    """The link that the event is about, as in `LinkStatus`; None: no link."""
 
     def seen(self, status: RunStatus, unix_s: float) -> EventStatus:
         """Return the event with its time and place: a line of events.jsonl."""
@@ -50,6 +52,7 @@ class RunEvent:
             kind=self.kind,
             island=self.island,
             group=self.group,
+            link=self.link,
             why=self.why,
             text=self.text,
         )
@@ -65,6 +68,7 @@ EVENT_FIELDS = {
     "failure, alert, alert over, durability, link, band or spike.",
     "island": "The island that the event is about; null: the whole run.",
     "group": "The group of the island, or the group that is scaled; null: the whole run.",
+    "link": "The link that the event is about: the region or group of its islands; null: none.",
     "why": "The reason; empty if it is not known.",
     "text": "The event in one line, for people, with its reason.",
 }

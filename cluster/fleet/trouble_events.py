@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from cluster.fleet.event_kinds import EventKind, RunEvent
 from cluster.status import LinkStatus, RunStatus
 
-AS_USUAL = "as usual again"
-"""The state of a link without trouble."""
+AS_USUAL, DOWN = "as usual again", "down: nothing comes"
+"""The states of a link without trouble, and of one that is cut off."""
 
 
 def alert_events(before: RunStatus | None, after: RunStatus) -> Iterator[RunEvent]:
@@ -67,7 +67,8 @@ def link_events(before: RunStatus | None, after: RunStatus) -> Iterator[RunEvent
     known = {_key(each): _state(each) for each in (before or {}).get("links", ())}
     for link in after.get("links", ()):
         if (state := _state(link)) != known.get(_key(link), AS_USUAL):
-            yield RunEvent("link", state, f"{_named(link)} is {state}")
+            text = f"{_named(link)} is {state}"
+            yield RunEvent("link", state, text, link=link["link"])
 
 
 def _key(link: LinkStatus) -> tuple[str, str]:
@@ -76,7 +77,7 @@ def _key(link: LinkStatus) -> tuple[str, str]:
 
 def _state(link: LinkStatus) -> str:
     if link["down"]:
-        return "down: nothing comes"
+        return DOWN
     return "slow: under half of its usual rate" if link["slow"] else AS_USUAL
 
 

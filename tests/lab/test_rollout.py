@@ -22,8 +22,10 @@ from archipelago.lab.checks.rollout import (
 from archipelago.lab.report.run_record import read_run
 from archipelago.lab.report.stage_facts import stage_facts
 from cluster.config.load import parse
+from cluster.fleet.event_kinds import EventKind, RunEvent
 from cluster.fleet.metrics_row import COLUMNS
-from cluster.fleet.run_events import EventKind, RunEvent
+from cluster.fleet.run_events import InjectedFault, fault_events
+from cluster.fleet.trouble_events import link_events
 from cluster.status import RunStatus
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
@@ -139,17 +141,26 @@ def row(t: int, contributions: dict[str, int]) -> dict[str, Any]:
 
 
 def line(at_s: float, kind: EventKind, text: str, island: str | None = None, why: str = "") -> str:
+    return seen(at_s, RunEvent(kind, why, text, island, island and island[:2]))
+
+
+def seen(at_s: float, event: RunEvent) -> str:
     status: Any = {"run": "mine", "t": int(at_s), "elapsed_s": at_s}
     typed: RunStatus = status
-    event = RunEvent(kind, why, text, island, island and island[:2])
     return json_text(event.seen(typed, 0.0))
 
 
+def fault(at_s: float, kind: str, target: str) -> str:
+    """Return the line that the fleet writes of an injected fault."""
+    (event,) = fault_events([InjectedFault(kind, target, "the plan")], {target: target[:2]})
+    return seen(at_s, event)
+
+
 EVENTS = (
-    line(5, "fault", "eu-0: kill on purpose: the plan", "eu-0"),
+    fault(5, "kill", "eu-0"),
     line(6, "loss", "eu-0 is lost", "eu-0"),
     line(9, "join", "eu-0 is back as life 2", "eu-0"),
-    line(12, "fault", "us-0: cut on purpose: requested", "us-0"),
+    fault(12, "cut", "us-0"),
     line(20, "drain", "us-1 is draining", "us-1"),
     line(22, "leave", "us-1 has left", "us-1"),
 )
@@ -224,12 +235,18 @@ def test_death_that_was_not_injected_counts(tmp_path: Path) -> None:
 
 
 def test_kill_of_a_service_is_none_of_an_island(tmp_path: Path) -> None:
-    killed = line(5, "fault", "syncer: kill on purpose: the plan", "syncer")
+    killed = fault(5, "kill", "syncer")
     assert facts_of(run_of(tmp_path / "mine", [killed])).kills == []
 
 
 def test_cut_of_a_link_is_judged_by_its_region(tmp_path: Path) -> None:
-    down = line(10, "link", "link eu up is down", why="down")
+    usual: Any = {"link": "eu", "direction": "up", "slow": False, "down": False}
+    before: Any = {"links": [usual]}
+    after: Any = {"links": [{**usual, "down": True}]}
+    (event,) = link_events(before, after)
+    (back,) = link_events(after, before)
+    assert facts_of(run_of(tmp_path / "back", [seen(10, back)])).cuts == []
+    down = seen(10, event)
     run = run_of(tmp_path / "mine", [down])
     assert facts_of(run).cuts == [Harmed("link eu", True)]
     other = run_of(tmp_path / "other", [down], stops={"eu-0": 9})

@@ -14,6 +14,7 @@ from cluster.config.fault_kinds import FaultKind
 from cluster.config.interval_inputs import model_bytes
 from cluster.config.load import parse
 from cluster.config.schema import Config
+from cluster.fleet.trouble_events import DOWN
 from coordinator.errors import UserMistake
 
 KILLS = (FaultKind.KILL, FaultKind.NODE)
@@ -171,9 +172,8 @@ def _cuts(record: RunRecord, config: Config) -> Iterator[Harmed]:
         text, kind = str(event.get("text", "")), event.get("kind")
         if f": {FaultKind.CUT} on purpose" in text and event.get("island"):
             found.setdefault(str(event["island"]), []).append(event["elapsed_s"])
-        elif kind == "link" and text.endswith(" is down"):
-            link = text.removeprefix("link ").removesuffix(" is down").rpartition(" ")[0]
-            found.setdefault(f"link {link}", []).append(event["elapsed_s"])
+        elif kind == "link" and event.get("why") == DOWN:
+            found.setdefault(f"link {event.get('link')}", []).append(event["elapsed_s"])
     groups = {name: row["group"] for each in record.rows for name, row in _islands(each).items()}
     for target, times_s in found.items():
         again = _contributions(record.rows, max(times_s))
