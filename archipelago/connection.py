@@ -71,10 +71,11 @@ class ConnectedRun(RunHandle):
             return next(seen)
 
     def _call(self, call: Literal["scale", "drain", "save"], argument: Any) -> Any:
+        found = self._reached()  # before Ray is imported
         from cluster.launch import client
 
         methods = {"scale": client.scale, "drain": client.drain, "save": client.save}
-        return methods[call](self._reached(), argument)
+        return methods[call](found, argument)
 
     def params(self, at: int | None = None) -> dict[str, np.ndarray]:
         """Return the model, live or ended: float32 arrays by the paths of their leaves.
@@ -112,9 +113,10 @@ class ConnectedRun(RunHandle):
 
         It returns at once; `wait` waits for the end.
         """
+        found = self._reached()
         from cluster.launch.client import stop
 
-        stop(self._reached())
+        stop(found)
 
     def _key(self) -> str:
         return self._name if self._run_dir is None else str(self._run_dir)

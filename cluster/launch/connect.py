@@ -6,6 +6,7 @@ import logging
 import socket
 
 import ray
+from ray._raylet import Config as RayConfig  # pyright: ignore[reportAttributeAccessIssue]
 from ray.exceptions import RayError
 
 from coordinator.errors import UserMistake
@@ -21,6 +22,7 @@ def connect(address: str, namespace: str) -> str | None:
     """
     try:
         _knock(address)
+        RayConfig.initialize("")  # as Ray does: variables may be set since a script imported it
         context = ray.init(
             address=address,
             namespace=namespace,

@@ -342,6 +342,12 @@ def link(monkeypatch: pytest.MonkeyPatch) -> RayLink:
     return RayLink("nowhere", Cable(), Seat("local-1"), {F0: "shard-0"}, relievable=False)
 
 
+def answer(monkeypatch: pytest.MonkeyPatch, given: object) -> None:
+    """Let each call return `given`, in which a `Stored` counts as a reference."""
+    monkeypatch.setattr("ray.get", lambda *_, **__: given)
+    monkeypatch.setattr("ray.ObjectRef", Stored)
+
+
 def remotely(cause: BaseException) -> RayTaskError:
     told = RayTaskError("it", "Traceback: over there", cause, "ray::it", 1, "192.0.2.1")
     return told.as_instanceof_cause()
@@ -377,8 +383,7 @@ def test_exception_of_a_donor_makes_it_unreachable(
 def test_malformed_answer_of_a_donor_is_refused(
     link: RayLink, monkeypatch: pytest.MonkeyPatch, given: object
 ) -> None:
-    monkeypatch.setattr("ray.get", lambda *_, **__: given)
-    monkeypatch.setattr("ray.ObjectRef", Stored)
+    answer(monkeypatch, given)
     with pytest.raises(Malformed):
         link.moments(LIFE)
 
@@ -388,8 +393,7 @@ def test_malformed_pieces_of_a_donor_are_refused(
     link: RayLink, monkeypatch: pytest.MonkeyPatch, pulled: object
 ) -> None:
     given = [MomentPieceRef(0, 0, 0, 12, cast("Any", STORED))]
-    monkeypatch.setattr("ray.get", lambda *_, **__: given)
-    monkeypatch.setattr("ray.ObjectRef", Stored)
+    answer(monkeypatch, given)
     link._fetching._get = lambda _: pulled
     with pytest.raises(Malformed):
         link.moments(LIFE)
@@ -401,12 +405,11 @@ def test_moment_pieces_are_joined(link: RayLink, monkeypatch: pytest.MonkeyPatch
     places = [(1, 0), (0, 3), (0, 0)]  # leaf, and where it begins
     given = [MomentPieceRef(0, *at, 12, cast("Any", Stored(n))) for n, at in enumerate(places)]
     others = [each._replace(host=1) for each in given]
-    monkeypatch.setattr("ray.get", lambda *_, **__: [*others, *given])
-    monkeypatch.setattr("ray.ObjectRef", Stored)
+    answer(monkeypatch, [*others, *given])
     link._fetching._get = lambda reference: arrays[cast("Any", reference).number]
     found = [each.tolist() for each in link.moments(LIFE) or []]
     assert found == [[1.0, 1.0, 2.0, 2.0, 2.0], [7]]
-    monkeypatch.setattr("ray.get", lambda *_, **__: None)
+    answer(monkeypatch, None)
     assert link.moments(LIFE) is None
 
 

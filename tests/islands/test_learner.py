@@ -1513,8 +1513,9 @@ def test_paced_step_lasts_its_time_whatever_else_happens(
             getattr(after, name) - getattr(before, name)
             for name in ("computing_s", "talking_s", "data_s", "idle_s")
         )
-        assert took_s >= 2 * pace_s * 0.999
-        assert computed_s + talked_s + read_s + idled_s <= took_s * 1.001
+        slack_s = 0.05  # this thread may see the end of a step late, the first or the last
+        assert took_s >= 2 * pace_s - slack_s
+        assert computed_s + talked_s + read_s + idled_s <= took_s + slack_s
         assert computed_s + idled_s <= 2 * pace_s * 1.001
 
 

@@ -23,6 +23,7 @@ print(json.dumps({"loss": result.heldout_loss, "seen": len(seen), "leaves": len(
 """
 STEER = """
 import json, sys, time
+import ray  # before the run's mode of authentication is known, as a user's script may
 import archipelago
 
 for attempt in range(600):
@@ -52,8 +53,8 @@ def test_python_trains_watches_scales_saves_and_stops_a_run() -> None:
     with place() as here:
         trainer = here.start_python("-c", TRAIN, str(TINY), str(here.run_dir))
         steered = finish(here.start_python("-c", STEER, str(here.run_dir)))
+        assert steered.code == 0, steered.err  # otherwise the run is not stopped, and never ends
         trained = finish(trainer)
-        assert steered.code == 0, steered.err
         assert trained.code == 0, trained.err
         steer, train = json.loads(steered.out.splitlines()[-1]), json.loads(trained.out)
         assert steer["loss"] == train["loss"] < 5.0
