@@ -61,6 +61,8 @@ class IslandStatus(TypedDict):
     """Mean deviation of the recent steps from the ideal one, in seconds; None: no step yet."""
     loss_spikes: NotRequired[int]
     """Spikes of the training loss over all lives."""
+    metrics: NotRequired[dict[str, float | None]]
+    """The metrics of the loss of the last step, by name; None: not finite."""
     slow: NotRequired[bool]
     """Whether it is slower than the others of its group; `why` has the reason."""
 
@@ -95,10 +97,7 @@ class Figures(TypedDict):
     distrusted_lives: int
     """Lives that were ended because of messages that cannot be true."""
     largest_share: float | None
-    """The largest share in a merge over the same contribution's share of the steps.
-
-    A moving average.
-    """
+    """The largest share in a merge over its share of the steps; a moving average."""
     unsound_merges: int
     """Merges that were undone because their outer step was not finite or far too long."""
     trouble: str

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from coordinator.codec import WithMoments
 from coordinator.errors import Malformed
 from coordinator.protocol import (
+    METRIC_NAME_LENGTH,
+    METRICS_SENT,
     Adopted,
     ContributionId,
     Fragment,
@@ -93,8 +95,9 @@ def check_report(event: object, vitals: object, adopted: object, fragments: int)
     if not isinstance(adopted, Sequence):
         raise Malformed(f"{_shown(adopted)} instead of what was adopted")
     _refuse(_of_life(event.life), _of_progress(event.progress), _seconds("step_s", event.step_s))
-    spent = (each for each in astuple(vitals)[1:])  # all but the loss, which may be NaN
+    _, *spent, _ = astuple(vitals)  # all but the loss and its metrics, which may be NaN
     _refuse(*(_seconds("a vital", each) for each in spent), _count("spikes", vitals.loss_spikes))
+    _refuse(_of_metrics(vitals.metrics))
     if type(vitals.loss) is not float:
         raise Malformed(f"the loss is {_shown(vitals.loss)}")
     for each in cast("Sequence[object]", adopted):
@@ -172,6 +175,19 @@ def _refuse(*checks: Iterator[str]) -> None:
     for check in checks:
         if (why := next(check, None)) is not None:
             raise Malformed(why)
+
+
+def _of_metrics(metrics: object) -> Iterator[str]:
+    several = cast("tuple[object, ...]", metrics)
+    if type(metrics) is not tuple or len(several) > METRICS_SENT:
+        yield f"the metrics are {_shown(several)}"
+        return
+    for each in several:
+        match each:
+            case (str(name), float()) if len(name) <= METRIC_NAME_LENGTH:  # NaN is allowed
+                continue
+            case _:
+                yield f"a metric is {_shown(each)}, not a short name and a number"
 
 
 def _of_facts(facts: HandIn, life: Life, fragment: Fragment) -> Iterator[str]:

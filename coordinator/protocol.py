@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, NewType
 
+METRICS_SENT = 32
+"""The most metrics of a loss that a learner reports; more are left out."""
+METRIC_NAME_LENGTH = 64
+"""The most characters of a metric's name in a report; more are cut off."""
 Island = NewType("Island", str)
 """The name of a learner's devices and data for the whole run, such as `eu-3`."""
 Incarnation = NewType("Incarnation", int)
@@ -401,6 +405,8 @@ class Vitals:
     """Mean deviation of the recent steps from the ideal one."""
     loss_spikes: int = 0
     """Spikes of the training loss in all lives of the process."""
+    metrics: tuple[tuple[str, float], ...] = ()
+    """The metrics of the last step's loss, each with its name; at most `METRICS_SENT`."""
 
 
 @dataclass(frozen=True, slots=True)

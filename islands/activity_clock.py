@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from types import MappingProxyType
 from typing import NamedTuple
 
-from coordinator.protocol import Vitals
+from coordinator.protocol import METRIC_NAME_LENGTH, METRICS_SENT, Vitals
 from islands.loss_spikes import LossSpikes
+from islands.losses import Metrics
 from islands.time_budget import OF_VITALS, Activity, TimeBudget, ideal_step_s
 
 STEPS_KEPT = 128
 """The newest steps from which the ideal step time is computed."""
 PROCESS_ID_BYTES = 6
 """Bytes of the number of a process: two of one island are never the same by chance."""
+NO_METRICS: Metrics = MappingProxyType({})
+"""The metrics of a loss that has none."""
 
 
 class _Now(NamedTuple):
@@ -35,7 +41,7 @@ class ActivityClock:
         """Begin with `STARTING`; `now_s` is a steady clock."""
         self._now_s = now_s
         self._steps_s = deque[float](maxlen=STEPS_KEPT)
-        self._spikes = LossSpikes()
+        self._spikes, self._metrics = LossSpikes(), NO_METRICS
         self._state = self._begun()
 
     def _begun(self) -> _Now:
@@ -68,9 +74,10 @@ class ActivityClock:
         """Count the time of one step, without waits for others."""
         self._steps_s.append(took_s)
 
-    def learned(self, loss: float) -> None:
-        """Count the loss of one step."""
+    def learned(self, loss: float, metrics: Metrics = NO_METRICS) -> None:
+        """Count the loss of one step, and keep its metrics, which the devices have computed."""
         self._spikes.saw(loss)
+        self._metrics = metrics
 
     def vitals(self, loss: float) -> Vitals:
         """Return the seconds of this process up to now, or to the end of the last step."""
@@ -80,6 +87,7 @@ class ActivityClock:
             budget = budget.to(now_s, activity)
         fields = {name: budget.seconds.get(activity, 0.0) for activity, name in OF_VITALS.items()}
         ideal_s, deviation_s = ideal_step_s(self._steps_s.copy())
+        metrics = {} if math.isnan(loss) else self._metrics  # NaN: no step of this life yet
         return Vitals(
             loss,
             **fields,
@@ -88,4 +96,11 @@ class ActivityClock:
             ideal_step_s=ideal_s,
             step_deviation_s=deviation_s,
             loss_spikes=self._spikes.count,
+            metrics=tuple(_named(metrics)),
         )
+
+
+def _named(metrics: Metrics) -> Iterator[tuple[str, float]]:
+    """Yield the metrics that are sent: few, and with short names, so that a report stays small."""
+    for name, value in islice(metrics.items(), METRICS_SENT):
+        yield str(name)[:METRIC_NAME_LENGTH], float(value)

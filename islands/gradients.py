@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from islands.losses import LossResult, Named, training_loss
+from islands.losses import LossResult, Metrics, Named, training_loss
 from islands.state_tree import KEY, PARAMS, STATE
 from islands.task import Batch, Params, Task
 
@@ -25,6 +25,8 @@ class Gradient(NamedTuple):
     """A tree like the parameters; zeros for the state."""
     state: Any
     """The new state; None if the task has none."""
+    metrics: Metrics
+    """The metrics of the loss; means over the parts of the batch."""
 
 
 Scale: TypeAlias = float | jax.Array
@@ -61,15 +63,15 @@ def _stateless(task: Task) -> ScaledGradients:
 
     def scaled(
         params: Params, batch: Batch, named: Named, scale: Scale
-    ) -> tuple[jax.Array, jax.Array]:
-        number = loss(params, batch, named).loss
-        return _scaled(number, scale), number
+    ) -> tuple[jax.Array, LossResult]:
+        result = loss(params, batch, named)
+        return _scaled(result.loss, scale), result
 
     graded = jax.value_and_grad(scaled, has_aux=True)
 
     def call(params: Params, batch: Batch, named: Named, scale: Scale) -> Gradient:
-        (_, number), grads = graded(params, batch, named, scale)
-        return Gradient(number, _unscaled(grads, scale), None)
+        (_, result), grads = graded(params, batch, named, scale)
+        return Gradient(result.loss, _unscaled(grads, scale), None, result.metrics)
 
     return call
 
@@ -89,7 +91,7 @@ def _stateful(task: Task) -> ScaledGradients:
         (_, result), grads = graded(tree[PARAMS], tree[STATE], batch, named, scale)
         zeros = jax.tree.map(jnp.zeros_like, tree[STATE])
         grads = {PARAMS: _unscaled(grads, scale), STATE: zeros}
-        return Gradient(result.loss, grads, result.state)
+        return Gradient(result.loss, grads, result.state, result.metrics)
 
     return call
 
@@ -115,18 +117,19 @@ def _accumulated(gradients: ScaledGradients, parts: int, *, has_state: bool) -> 
     def call(tree: Params, batch: Batch, named: Named, scale: Scale) -> Gradient:
         rows = jax.tree.map(lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), batch)
 
-        def one(total: Gradient, j: jax.Array) -> tuple[Gradient, None]:
+        def one(total: Gradient, j: jax.Array) -> tuple[Gradient, Metrics]:
             part = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, j, 1, False), rows)
             own = {**named, KEY: jax.random.fold_in(named[KEY], j)} if KEY in named else named
             found = gradients(with_state(tree, total.state), part, own, scale)
             grads = jax.tree.map(jnp.add, total.grads, found.grads)
-            return Gradient(total.loss + found.loss, grads, found.state), None
+            return Gradient(total.loss + found.loss, grads, found.state, {}), found.metrics
 
         zeros = jax.tree.map(jnp.zeros_like, tree)
-        start = Gradient(jnp.float32(0), zeros, tree[STATE] if has_state else None)
-        total, _ = jax.lax.scan(one, start, jnp.arange(parts))
+        start = Gradient(jnp.float32(0), zeros, tree[STATE] if has_state else None, {})
+        total, each = jax.lax.scan(one, start, jnp.arange(parts))
         grads = jax.tree.map(lambda x: x / parts, total.grads)
-        return Gradient(total.loss / parts, grads, total.state)
+        metrics = jax.tree.map(lambda x: jnp.mean(x, 0), each)
+        return Gradient(total.loss / parts, grads, total.state, metrics)
 
     return call
 

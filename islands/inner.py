@@ -9,7 +9,7 @@ restarts the schedule. If clock and count agree, an update of AdamW is, bit for 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,6 +24,7 @@ from coordinator.fragments import Flat, Piece
 from islands.flat_form import flat_form
 from islands.gradients import ScaledGradients, scaled_gradients_of, with_state
 from islands.loss_scale import DynamicScale, first_scale, unless_overflow
+from islands.losses import Metrics
 from islands.mesh import Devices, on_host
 from islands.named_arguments import NamedArguments, with_key
 from islands.optimizer import OptimizerSpec, direction, updated
@@ -55,6 +56,8 @@ class StepMeasures:
 
     loss: jax.Array | float
     """Loss before the step, in nats per token: a scalar that may still be computed."""
+    metrics: Metrics = field(default_factory=dict[str, jax.Array])
+    """The metrics of the loss: scalars that may still be computed."""
     tokens: int | None = None
     """Tokens that the step trained; None: the task counts those of the batch."""
     computed: bool = False
@@ -245,7 +248,7 @@ class Inner:
         step = jax.jit(
             partial(_stepped, self._spec, self._direction, self._gradients),
             in_shardings=(self._where, self.devices.batch, everywhere, None),
-            out_shardings=(self._where, everywhere),
+            out_shardings=(self._where, everywhere, everywhere),
             donate_argnums=0,
         )
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
@@ -266,8 +269,8 @@ class Inner:
             self.compile(batch)
         batch = self.devices.split(batch)
         at = self.devices.everyones(np.asarray(clock, np.int32))
-        state, loss = self._compiled[shapes](state, batch, at, self._named.at(draw))
-        return state, StepMeasures(loss)
+        state, loss, metrics = self._compiled[shapes](state, batch, at, self._named.at(draw))
+        return state, StepMeasures(loss, metrics)
 
 
 def _stepped(
@@ -278,15 +281,15 @@ def _stepped(
     batch: Batch,
     clock: jax.Array,
     named: dict[str, Any],
-) -> tuple[InnerState, jax.Array]:
-    """Return the state after one step, and the loss before it."""
+) -> tuple[InnerState, jax.Array, Metrics]:
+    """Return the state after one step, and the loss before it with its metrics."""
     scale = spec.constant_scale if state.scale is None else state.scale.scale
-    loss, grads, task_state = gradients(state.params, batch, with_key(named), scale)
+    loss, grads, task_state, metrics = gradients(state.params, batch, with_key(named), scale)
     before = state.params, state.opt_state
     params, moments = updated(spec, transformation, grads, before, clock)
     after = with_state(params, task_state), moments
     kept, now = unless_overflow(state.scale, grads, after, before, spec.loss_scale_steps)
-    return InnerState(*kept, now), loss
+    return InnerState(*kept, now), loss, metrics
 
 
 def _shapes(batch: Batch) -> Shapes:

@@ -59,7 +59,8 @@ class LoopInner:
         """
         answer = self._thread.step(LoopTurn(state.params, batch, clock, draw))
         is_ready = getattr(answer.loss, "is_ready", lambda: True)  # a float always is
-        return InnerState(answer.params, ()), StepMeasures(answer.loss, answer.tokens, is_ready())
+        measures = StepMeasures(answer.loss, {}, answer.tokens, is_ready())
+        return InnerState(answer.params, ()), measures
 
     def moment(self, state: InnerState, number: int) -> NDArray[Any]:
         """Refuse: the learner's state has no moments."""

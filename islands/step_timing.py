@@ -12,6 +12,9 @@ from typing import Any
 
 import jax
 
+from islands.inner import StepMeasures
+from islands.losses import Metrics
+
 PACE_DRIFT = 1.01
 """The factor per step by which a slowed learner forgets its quickest step, whose pace it keeps.
 
@@ -24,6 +27,7 @@ class _Running:
     """A step that the devices compute."""
 
     loss: jax.Array | float
+    metrics: Metrics
     began_s: float
     """Time at which it began."""
     counted_s: float = 0.0
@@ -37,8 +41,10 @@ class StepTiming:
     infinite before the first step of a life.
     """
 
-    def __init__(self, now_s: Callable[[], float], learned: Callable[[float], None]) -> None:
-        """Begin without a step. `learned`: is called with the loss of each step, once."""
+    def __init__(
+        self, now_s: Callable[[], float], learned: Callable[[float, Metrics], None]
+    ) -> None:
+        """Begin without a step. `learned`: is called with each step's loss and metrics, once."""
         self._now_s, self._learned = now_s, learned
         self._running: _Running | None = None
         self._computed_s = 0.0  # since it was last taken
@@ -61,9 +67,9 @@ class StepTiming:
         loss: Any = self._running.loss
         return not loss.is_ready()
 
-    def started(self, loss: jax.Array | float, began_s: float) -> None:
+    def started(self, measures: StepMeasures, began_s: float) -> None:
         """Record that a step was dispatched."""
-        self._running = _Running(loss, began_s)
+        self._running = _Running(measures.loss, measures.metrics, began_s)
 
     def settle(self, fed_s: float = 0.0) -> float:
         """Wait until the devices have computed their step, and read its loss.
@@ -75,7 +81,7 @@ class StepTiming:
             return 0.0
         self._running = None
         self.loss = float(running.loss)
-        self._learned(self.loss)
+        self._learned(self.loss, running.metrics)
         computed_s = max(0.0, self._now_s() - running.began_s - fed_s)
         self._computed_s += computed_s - running.counted_s
         self.quickest_s = min(computed_s, PACE_DRIFT * self.quickest_s)

@@ -154,7 +154,7 @@ class Trainer:
         self._tell(InnerStep(clock))
         measures = self._replica.step(batch, clock)
         self._timing.settle(fed_s)  # of the step before, if the devices still compute it
-        self._timing.started(measures.loss, began_s if first else self._now_s())
+        self._timing.started(measures, began_s if first else self._now_s())
         slowed, idle_s = self.drag / self._settings.speed, 0.0
         awaited = measures.computed or math.isinf(self._timing.quickest_s)
         if slowed > 1 or self._settings.step_s or awaited:

@@ -153,7 +153,8 @@ class RayLink:
     def report(self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> Answer | Void:
         """Report progress and adoptions to the syncer; the learner's joining ends with this."""
         self._joining = None  # the learner now reports for itself
-        message = self._border.passes(Leaving.REPORT, (event, vitals, tuple(adopted)))
+        told = self._border.vitals(vitals)
+        message = self._border.passes(Leaving.REPORT, (event, told, tuple(adopted)))
         return self._calls.ask(SYNCER, "report", *message)
 
     def lease(self, event: LeaseWanted) -> LeaseGranted | Void:

@@ -157,7 +157,7 @@ class RingStep:
     def _gradients(
         self, params: Params, batch: Batch, named: dict[str, Any]
     ) -> tuple[jax.Array, list[jax.Array]]:
-        loss, grads, state = self._loss(params, batch, with_key(named))
+        loss, grads, state, _ = self._loss(params, batch, with_key(named))
         if state is not None:  # its members' mean is that of its changes
             grads = with_state(grads, jax.tree.map(jnp.subtract, state, params[STATE]))
         leaves = jax.tree.leaves(grads)

@@ -118,6 +118,13 @@ def _table(key: str) -> Callable[[RunStatus], Iterator[MetricSample]]:
     return samples
 
 
+def _loss_metrics(status: RunStatus) -> Iterator[MetricSample]:
+    for island in status["islands"]:
+        for name, value in island.get("metrics", {}).items():
+            if value is not None:
+                yield (island["group"], island["island"], name), value
+
+
 def _states(status: RunStatus) -> Iterator[MetricSample]:
     for island in status["islands"]:
         for state in get_args(IslandState):
@@ -237,6 +244,8 @@ METRICS = (
              _islands("tokens_per_s"), OF_ISLAND),
     Declared("island_loss_nats", Kind.GAUGE, "Training loss of the last step, per token.",
              _islands("loss"), OF_ISLAND),
+    Declared("island_loss_metric", Kind.GAUGE, "A metric of the loss of the last step.",
+             _loss_metrics, (*OF_ISLAND, "name")),
     Declared("island_contributions", Kind.COUNTER,
              "Admitted contributions.", _islands("contributions"),
              OF_ISLAND),

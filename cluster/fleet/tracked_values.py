@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from statistics import fmean
 
 from cluster.status import RunStatus
 
@@ -27,6 +28,8 @@ EVALUATION = "eval/loss"
 """The held-out loss, logged once for each evaluation at the step of its model."""
 TRAINING = "train/loss"
 """The training loss: the mean of the live islands, and below it one value for each island."""
+METRIC = "train/{}"
+"""The name of a metric of the training loss: the mean of the live islands that report it."""
 
 
 def values_of(status: RunStatus) -> dict[str, float]:
@@ -44,6 +47,7 @@ def _values(status: RunStatus) -> Iterator[tuple[str, float]]:
         yield TRAINING, sum(losses.values()) / len(losses)
     for island, loss in losses.items():
         yield f"{TRAINING}/{island}", loss
+    yield from _loss_metrics(status)
     yield "throughput/tokens_per_s", status["tokens_per_s"]
     yield "islands/alive", status["alive"]
     yield "islands/wanted", status["wanted"]
@@ -59,3 +63,15 @@ def _values(status: RunStatus) -> Iterator[tuple[str, float]]:
         value = (status["figures"] or {}).get(figure)
         if isinstance(value, int | float):
             yield name, value
+
+
+def _loss_metrics(status: RunStatus) -> Iterator[tuple[str, float]]:
+    """Yield the mean of each metric of the loss, unless another value has that name."""
+    found = dict[str, list[float]]()
+    for island in status["islands"]:
+        for name, value in island.get("metrics", {}).items():
+            if island["state"] == "live" and value is not None:
+                found.setdefault(METRIC.format(name), []).append(value)
+    for name, values in found.items():
+        if name != TRAINING and name not in FIGURES.values():
+            yield name, fmean(values)

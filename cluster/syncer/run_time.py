@@ -149,6 +149,7 @@ def _timed(
         "ideal_step_s": vitals.ideal_step_s or None,
         "step_deviation_s": vitals.step_deviation_s if vitals.ideal_step_s else None,
         "loss_spikes": watched.spikes_before + vitals.loss_spikes,
+        "metrics": {name: x if math.isfinite(x) else None for name, x in vitals.metrics},
         "slow": False,
     }
 

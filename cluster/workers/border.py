@@ -14,7 +14,7 @@ import re
 import secrets
 import sys
 import traceback
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
@@ -26,6 +26,7 @@ from cluster.config.region_tables import Leaving, RegionConfig
 from cluster.config.schema import Config, IslandGroup
 from cluster.failures import Failure, Reason, origin_of, raised
 from coordinator.errors import Malformed
+from coordinator.protocol import Vitals
 
 log = logging.getLogger("archipelago.border")
 T = TypeVar("T")
@@ -109,6 +110,10 @@ class Border:
         if not self._keeps_errors or words in HARMLESS:
             return words
         return self._code(self._written(words))
+
+    def vitals(self, vitals: Vitals) -> Vitals:
+        """Return vitals as far as they may leave: without metrics, whose names are texts."""
+        return vitals if self._region is None else replace(vitals, metrics=())
 
     def notice(self, why: str) -> str:
         """Return the reason of a preemption as far as it may leave, without a cloud's own words."""

@@ -213,6 +213,7 @@ def test_a_pod_has_as_long_to_end_as_an_island_to_drain() -> None:
         assert spec["terminationGracePeriodSeconds"] > 200
 
 
+@pytest.mark.long
 def test_the_wait_before_a_pod_ends_is_for_islands_only() -> None:
     """A process named as Ray names an island holds the pod; another one does not."""
 

@@ -34,6 +34,7 @@ def called(*arguments: str) -> int:
     return ended.value.code
 
 
+@pytest.mark.long
 def test_init_writes_a_configuration_that_is_accepted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,6 +75,7 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_sample_continues_with_the_tokens_of_the_model(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,6 +90,7 @@ def test_sample_continues_with_the_tokens_of_the_model(
     assert out == bytes(tokens).decode(errors="replace") + "\n"
 
 
+@pytest.mark.long
 def test_sample_as_json_says_what_was_generated(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -253,6 +253,15 @@ def test_moments_stay_if_they_may_not_leave(tmp_path: Path) -> None:
     assert asked == [LIFE]
 
 
+def test_names_of_metrics_do_not_leave(tmp_path: Path) -> None:
+    vitals = Vitals(1.5, metrics=((SECRET, 2.0),))
+    strict = made(tmp_path, "delta", "moments", "report", "errors")
+    assert strict.passes(Leaving.REPORT, strict.vitals(vitals)) == Vitals(1.5)
+    with pytest.raises(Malformed):
+        strict.passes(Leaving.REPORT, vitals)
+    assert OPEN.vitals(vitals) == vitals
+
+
 def test_link_refuses_a_text_before_it_asks_ray(border: Border) -> None:
     link = RayLink("nowhere", Cable(), Seat("eu-0"), {F0: "s"}, relievable=False, border=border)
     for call in (

@@ -505,6 +505,10 @@ MALFORMED: dict[str, Any] = {
     "no lease": said(lease=None),
     "a step of no time": said(step_s=float("nan")),
     "vitals that are not finite": said(vitals=Vitals(1.0, computing_s=float("inf"))),
+    "metrics that are no tuple": said(vitals=Vitals(1.0, metrics={"a": 1.0})),  # type: ignore[arg-type]
+    "a metric that is no number": said(vitals=Vitals(1.0, metrics=(("a", "b"),))),  # type: ignore[arg-type]
+    "a metric with a long name": said(vitals=Vitals(1.0, metrics=(("a" * 65, 1.0),))),
+    "many metrics": said(vitals=Vitals(1.0, metrics=(("a", 1.0),) * 33)),
     "spikes that are no number": said(vitals=Vitals(1.0, loss_spikes=-1)),
     "a life that is none": lambda _: (Report(("x", 1), NINE, 1.0), QUIET, []),  # type: ignore[arg-type]
     "no report": lambda life: (life, QUIET, []),

@@ -176,6 +176,7 @@ def test_report_names_what_was_taken(here: Path) -> None:
     assert report["missing"] == report["unused"] == report["other_shapes"] == []
 
 
+@pytest.mark.long
 def test_configuration_of_the_folder_is_a_preset(here: Path) -> None:
     spec = spec_of(GEMMA_4)
     leaves = random_leaves(spec)
@@ -184,6 +185,7 @@ def test_configuration_of_the_folder_is_a_preset(here: Path) -> None:
     assert same(leaves_of(config), leaves)
 
 
+@pytest.mark.long
 def test_every_difference_is_named_before_the_start(here: Path) -> None:
     spec = spec_of(GEMMA_3)
     write_transformers(here / "out", spec, random_leaves(spec))
@@ -198,6 +200,7 @@ def test_every_difference_is_named_before_the_start(here: Path) -> None:
     assert not (here / "runs").exists()
 
 
+@pytest.mark.long
 def test_options_of_the_training_alone_may_differ(here: Path) -> None:
     spec = spec_of(GEMMA_4)
     write_transformers(here / "out", spec, random_leaves(spec))
@@ -206,6 +209,7 @@ def test_options_of_the_training_alone_may_differ(here: Path) -> None:
     assert begun(*GEMMA_4, *table(own), "task.init_from=hf:out").task.init_sha256
 
 
+@pytest.mark.long
 def test_other_shapes_can_be_skipped(here: Path) -> None:
     spec = spec_of(GEMMA_3)
     write_transformers(here / "out", spec, leaves := random_leaves(spec))
@@ -220,14 +224,20 @@ def test_other_shapes_can_be_skipped(here: Path) -> None:
     ("harm", "message"),
     [
         ("gone", "out: there is no such folder"),
-        ("config", "config.json: there is no such file"),
-        ("weights", "model.safetensors: there is no such file"),
+        pytest.param("config", "config.json: there is no such file", marks=pytest.mark.long),
+        pytest.param("weights", "model.safetensors: there is no such file", marks=pytest.mark.long),
         ("field", "rope_scaling_of_mine = 3 is not implemented"),
         ("missing", "the weights do not fit config.json: no tensor model.norm.weight"),
-        ("unknown", "the weights do not fit config.json: the model has no more"),
-        ("shape", "model.norm.weight is [3], and the model has [16]"),
+        pytest.param(
+            "unknown",
+            "the weights do not fit config.json: the model has no more",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "shape", "model.norm.weight is [3], and the model has [16]", marks=pytest.mark.long
+        ),
         ("nan", "NaN or infinity is in norm"),
-        ("cut", "is no safetensors file, or not all of one"),
+        pytest.param("cut", "is no safetensors file, or not all of one", marks=pytest.mark.long),
     ],
 )
 def test_broken_folder_is_one_message(here: Path, harm: str, message: str) -> None:
@@ -277,6 +287,7 @@ def test_resumed_run_keeps_its_scalars_and_sees_a_change(here: Path) -> None:
     assert "there is no such folder" in away  # it is not durable yet
 
 
+@pytest.mark.long
 def test_task_of_a_users_own_refuses_layer_scalars(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

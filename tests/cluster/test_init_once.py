@@ -44,6 +44,7 @@ def test_preset_runs_init_only_for_the_first_model(
     )
 
 
+@pytest.mark.long
 def test_custom_init_runs_once() -> None:
     runs: list[int] = []
     preset = load_task("byte-tiny", None, {}, data_spec())

@@ -124,12 +124,14 @@ def test_run_starts_with_the_parameters_of_the_file(here: Path, base: dict) -> N
     assert report["sha256"] == config.task.init_sha256
 
 
+@pytest.mark.long
 def test_initial_loss_is_that_of_the_file(here: Path, base: dict) -> None:
     config = started("task.init_from=base.safetensors")
     other = Evaluator(load(here / "run.toml", ["run.seed=5"]))
     assert Evaluator(config).initial_loss == other.initial_loss
 
 
+@pytest.mark.long
 def test_run_starts_with_the_parameters_of_a_checkpoint(here: Path, base: dict) -> None:
     write_orbax(here / "checkpoint", base)
     config = started("task.init_from=orbax:checkpoint")
@@ -199,6 +201,7 @@ def test_source_that_cannot_be_read_is_refused_before_anything_starts(here: Path
     assert not (here / "runs").exists()
 
 
+@pytest.mark.long
 def test_other_digest_than_the_required_one_is_refused(here: Path, base: dict) -> None:
     wrong = "0" * 64
     words = refused("task.init_from=base.safetensors", f'task.init_sha256="{wrong}"')
@@ -220,6 +223,7 @@ def durable(here: Path, layout: Layout) -> None:
     save_layout(Folder(here / "runs" / "new"), layout)
 
 
+@pytest.mark.long
 def test_run_resumes_from_the_same_file_only(here: Path, base: dict) -> None:
     settings = ("task.init_from=base.safetensors",)
     config = started(*settings)
@@ -241,6 +245,7 @@ def test_run_resumes_from_the_same_file_only(here: Path, base: dict) -> None:
     assert "task.init_from was" in refused(resume=True)
 
 
+@pytest.mark.long
 def test_run_with_a_durable_model_resumes_without_the_file(here: Path, base: dict) -> None:
     config, layout = started("task.init_from=base.safetensors"), Evaluator(load("run.toml")).layout
     (here / "base.safetensors").unlink()

@@ -46,6 +46,7 @@ def a_full_status() -> Any:
         island["time_s"] = {each.value: 2.5 for each in Activity}
         island["ideal_step_s"], island["step_deviation_s"] = 0.5, 0.01
         island["slow"], island["loss_spikes"] = False, 2
+        island["metrics"] = {"accuracy": 0.5, "overflow": None}
     status["figures"]["loss_spikes"] = 4
     status["expected"] = ExpectedStatus(
         t=120, tokens=1_000_000, loss=2.4, low=2.3, high=2.5, heldout_loss=2.45, inside=True

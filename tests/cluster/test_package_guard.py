@@ -93,6 +93,7 @@ def test_command_refuses_a_package_in_front_of_ours(tmp_path: Path, name: str) -
     assert done.stderr.startswith(f"archipelago: {foreign} is imported in place of this project's")
 
 
+@pytest.mark.long
 def test_run_is_refused_in_a_folder_with_such_a_package(tmp_path: Path) -> None:
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "__init__.py").touch()

@@ -99,6 +99,18 @@ def test_own_tracker_gets_run_values_evaluations_and_summary(tmp_path: Path) -> 
     assert trackers.trouble is None
 
 
+def test_metrics_of_the_loss_are_means_of_the_live_islands() -> None:
+    now: Any = status(1, 10)
+    for island, accuracy in zip(now["islands"], (0.25, 0.75), strict=True):
+        island["metrics"] = {"accuracy": accuracy, "overflow": None, "loss": 99.0}
+    found = values_of(now)
+    assert found["train/accuracy"] == 0.5
+    assert found["train/loss"] == 3.0, "the name of a value of ours"
+    assert not [name for name in found if "overflow" in name]
+    now["islands"][1]["state"] = "lost"
+    assert values_of(now)["train/accuracy"] == 0.25
+
+
 def test_evaluations_are_logged_once_over_a_restart(tmp_path: Path) -> None:
     Kept.made.clear()
     trackers = Trackers.start(config_of(OWN), tmp_path, resumed=True, evaluated=(4, 4.0))
@@ -191,6 +203,7 @@ def tracked(tmp_path: Path, name: str, *, resumed: bool = False) -> None:
     assert trackers.trouble is None
 
 
+@pytest.mark.long
 def test_tensorboard_reads_both_axes_and_the_configuration(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -238,6 +238,7 @@ def test_model_learns_and_its_state_is_that_of_its_batches(library_of_model: Lib
     assert losses[-1] < 0.7 < losses[0]
 
 
+@pytest.mark.long
 def test_restored_model_evaluates_as_the_run_does(library_of_model: Library) -> None:
     """The restored model has no dropout and uses the statistics, or the losses would differ."""
     task = made(library_of_model)
@@ -362,6 +363,7 @@ TEXTS: dict[str, tuple[Callable[[DataSpec], Task], str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TEXTS)
 def test_model_of_text_without_state(tmp_path: Path, name: str) -> None:
     make, embedding = TEXTS[name]

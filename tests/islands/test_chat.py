@@ -300,7 +300,11 @@ def test_mixture_with_plain_text_counts_all_of_its_tokens(here: Path) -> None:
     ("preset", "options"),
     [
         ("byte-tiny", {"width": 16, "layers": 1, "heads": 1, "hidden": 32}),
-        ("gemma-0.1m", {"layers": 2, "pattern": "LG", "width": 16, "hidden": 24, "window": 8}),
+        pytest.param(
+            "gemma-0.1m",
+            {"layers": 2, "pattern": "LG", "width": 16, "hidden": 24, "window": 8},
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_loss_counts_the_answers_only(here: Path, preset: str, options: Mapping[str, Any]) -> None:
@@ -352,6 +356,7 @@ def by_hand(task: Any, params: Any, tokens: Any, mask: Any) -> float:
     return float(np.mean(found))
 
 
+@pytest.mark.long
 def test_attention_of_a_gemma_model_stays_within_documents() -> None:
     options = {"layers": 2, "pattern": "LG", "width": 16, "hidden": 24, "window": 8}
     task = load_task("gemma-0.1m", None, options, data_spec())

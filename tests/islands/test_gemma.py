@@ -155,6 +155,7 @@ def test_bfloat16_is_close_to_float32(spec: GemmaSpec) -> None:
     assert 0 < np.max(np.abs(exact - rounded)) < 0.1 * np.max(np.abs(exact))
 
 
+@pytest.mark.long
 def test_experts_compute_what_each_token_alone_asks_of_them() -> None:
     spec, rng = SPARSE, np.random.default_rng(0)
     layer = jax.tree.map(lambda leaf: leaf[0], grown(spec)["layers"]["local"]["experts"])
@@ -451,6 +452,7 @@ def test_preset_learns_from_bytes(preset: str, tmp_path: Path) -> None:
     assert (BALANCE in metrics) == preset.startswith("gemma-moe")
 
 
+@pytest.mark.long
 def test_training_has_the_load_balance_loss_and_evaluations_do_not() -> None:
     spec = replace(SPARSE, balance_weight=0.5)
     task = language_model("sparse", spec, data_spec())

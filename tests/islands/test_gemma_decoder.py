@@ -77,6 +77,7 @@ def test_decoder_gives_the_scores_of_the_model(spec: GemmaSpec) -> None:
     np.testing.assert_allclose(decoder.read(params, tokens[:3]), wanted[2], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 def test_text_goes_on_beyond_the_window() -> None:
     spec = SPECS["gemma 3"]
     params, sampling = drawn(spec), Sampling(seed=5)

@@ -27,6 +27,7 @@ def params() -> model.ModelParams:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", [1, 5, WINDOW])
 def test_decoder_gives_the_scores_of_the_model(params: model.ModelParams, first: int) -> None:
     tokens = np.random.default_rng(first).integers(0, 30, WINDOW).tolist()

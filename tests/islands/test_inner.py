@@ -163,6 +163,7 @@ def test_muon_equals_optax_on_hidden_matrices_and_adamw_elsewhere(task: Task) ->
             np.testing.assert_allclose(a, -wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
 def test_muon_step_length_does_not_depend_on_gradient_size(task: Task, size: float) -> None:
     step = direction(replace(SPEC, kind="muon"), task)
@@ -185,6 +186,7 @@ def test_muon_applies_only_to_hidden_matrices(task: Task) -> None:
     assert not is_matrix(flat, "head", np.zeros((16, task.vocabulary)))
 
 
+@pytest.mark.long
 def test_fresh_moments_use_the_rate_of_the_clock(task: Task, inner: Inner) -> None:
     """A returning learner's optimizer count is 0, but its clock is not."""
     batch = batches(1)[0]
@@ -248,6 +250,7 @@ def test_start_copies_the_given_parameters(task: Task, inner: Inner) -> None:
     assert identical(kept, untouched)
 
 
+@pytest.mark.long
 def test_compiles_only_ahead_of_time(task: Task, caplog: pytest.LogCaptureFixture) -> None:
     inner, (batch, *_) = Inner(task, SPEC), batches(1)
     state = inner.start(task.init(0))

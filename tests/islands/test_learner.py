@@ -1151,7 +1151,7 @@ class Logged(Inner):
         self.log.append(f"step {self.number}")
         state, measures = super().step(state, batch, clock, draw)
         told: Any = Told(cast("jax.Array", measures.loss), self.number, self.log)
-        return state, StepMeasures(told)
+        return state, StepMeasures(told, {"number": jnp.float32(self.number)})
 
 
 def test_loss_is_read_while_the_next_step_runs(begin: Begin, inner: Inner) -> None:
@@ -1168,8 +1168,8 @@ def test_loss_is_read_while_the_next_step_runs(begin: Begin, inner: Inner) -> No
     ]  # fmt: skip
     until(lambda: alive.learner.vitals[0] == 6)
     alive.script.all_read()
-    loss = alive.learner.vitals[1].loss
-    assert loss > 0
+    assert alive.learner.vitals[1].loss > 0
+    assert alive.learner.vitals[1].metrics == (("number", 5.0),)
 
 
 def test_paced_learner_waits_for_each_step(begin: Begin, inner: Inner) -> None:

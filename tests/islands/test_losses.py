@@ -219,6 +219,34 @@ def test_state_of_changing_form_is_refused(stateful: Task, after: Any, says: str
     assert says in problem
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("has_state", [False, True])
+def test_step_returns_the_metrics_of_its_loss(
+    stateful: Task, accumulate: int, *, has_state: bool
+) -> None:
+    """Also the mean over the parts of a batch."""
+
+    def measured(params: Params, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        return jnp.sum(params["w"]) * jnp.mean(batch), {"largest": jnp.mean(jnp.max(batch, 1))}
+
+    def with_both(params: Params, state: Any, batch: Batch) -> Any:
+        loss, metrics = measured(params, batch)
+        return loss, (jax.tree.map(lambda x: x + 1, state), metrics)
+
+    task = replace(
+        stateful,
+        init=lambda seed: {"w": jnp.ones(UNITS)},
+        init_state=stateful.init_state if has_state else None,
+        loss=with_both if has_state else measured,
+    )
+    task = in_one_tree(task) if has_state else task
+    inner = Inner(task, optimizer_spec(), accumulate=accumulate)
+    batch = numbers(0)
+    _, measures = inner.step(inner.start(task.init(0)), batch, 0)
+    assert [*measures.metrics] == ["largest"]
+    assert float(measures.metrics["largest"]) == pytest.approx(float(batch.max(1).mean()))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("parts", [2, 4])
 def test_parts_of_a_batch_add_up_to_the_whole(parts: int) -> None:

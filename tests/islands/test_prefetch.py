@@ -152,6 +152,7 @@ print("over")
 """
 
 
+@pytest.mark.long
 def test_hanging_stream_does_not_block_process_exit() -> None:
     done = subprocess.run(
         [sys.executable, "-c", HANGS],

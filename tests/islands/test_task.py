@@ -27,6 +27,7 @@ def text(tmp_path: Path) -> DataSpec:
     return data_spec(str(tmp_path), heldout_percent=30, window=32, lease_windows=8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("preset", "millions"), [("byte-tiny", (0.10, 0.14)), ("byte-1m", (0.85, 1.1))]
 )

@@ -110,6 +110,7 @@ def test_directory_has_the_tokens_of_the_tokenizer_in_order(lines: Path, tmp_pat
     assert not unfinished(tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_a_killed_call_continues_and_makes_the_same_directory(lines: Path, tmp_path: Path) -> None:
     """The process is killed when it has written its first shards."""
     source = tmp_path / "many"

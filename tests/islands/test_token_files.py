@@ -63,6 +63,7 @@ def read_in_a_process(texts: str) -> str:
     return read_corpus(data_spec(texts, lease_windows=8, window=4)).fingerprint
 
 
+@pytest.mark.long
 def test_concurrent_processes_share_one_set_of_files(texts: Path, cache: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(3) as pool:
         found = pool.map(read_in_a_process, [str(texts)] * 6, chunksize=1)

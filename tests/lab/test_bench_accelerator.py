@@ -282,6 +282,7 @@ def test_failed_part_is_reported_and_the_bench_ends(tmp_path: Path) -> None:
     assert "abacus" in figures["skipped"]["study"]
 
 
+@pytest.mark.long
 def test_entry_imports_only_shipped_or_installed_packages() -> None:
     """No package for runs or terminals is imported.
 

@@ -46,6 +46,7 @@ def test_merge_is_compared_with_a_copy(threads: int) -> None:
         assert low <= middle <= high
 
 
+@pytest.mark.long
 def test_shard_needs_the_memory_it_reports() -> None:
     """A shard needs 12 bytes a parameter, eight differences and two contributions.
 

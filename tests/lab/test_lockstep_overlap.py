@@ -17,6 +17,7 @@ SEED = random.randrange(2**32)
 SCHEDULES, LOST = 8, 12
 
 
+@pytest.mark.long
 def test_lock_step_with_overlap_ends_despite_faults() -> None:
     """Every invariant is checked after every event; each merge needs all islands."""
     played, number = 0, 0

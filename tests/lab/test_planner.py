@@ -208,6 +208,7 @@ def test_uptime_is_the_time_in_which_any_learner_computes() -> None:
 SMALL = Table1Effort(6, 6_000, 10_000, 1_000, 2, 300)
 
 
+@pytest.mark.long
 def test_table_1_in_fast_form_agrees_with_the_paper() -> None:
     seed = random.randrange(1000)
     print(f"seed {seed}")

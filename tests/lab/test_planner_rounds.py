@@ -38,6 +38,7 @@ def _few_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paper, "TABLE_1", cells)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("grow", Grow)
 def test_goodput_of_the_rules_agrees_with_the_chips_layer(grow: Grow) -> None:
     seed = random.randrange(10_000)

@@ -215,6 +215,7 @@ def test_run_of_an_earlier_version_has_a_report(mode: str) -> None:
     assert "the run has not ended" in Text(page_of(Path("tests/stored") / mode)).text
 
 
+@pytest.mark.long
 def test_large_runs_fit_into_two_megabytes(tmp_path: Path) -> None:
     runs = [run_of(tmp_path / f"run-{n}", steps=900, islands=2) for n in range(6)]
     assert len(page_of(*runs).encode()) < LARGEST_BYTES

@@ -45,6 +45,7 @@ def test_fault_plan_has_all_kinds_but_node() -> None:
     assert {fault.kind for fault in load(FAULTS).faults.plan} == {*FaultKind} - {"node"}
 
 
+@pytest.mark.long
 def test_run_is_determined_by_the_seed() -> None:
     first, again, other = (simulate(load(FAULTS), seed) for seed in (1, 1, 2))
     assert first == again
@@ -147,6 +148,7 @@ def cli(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return end.value.code, out, err
 
 
+@pytest.mark.long
 def test_command_prints_its_result_and_fails_on_a_violation(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
