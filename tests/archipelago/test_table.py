@@ -151,6 +151,7 @@ def completed(words: str, folder: Path) -> list[str]:
     return found.stdout.split()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_shell_completes_commands_options_and_runs(tmp_path: Path) -> None:
     for name in ("first", "second"):

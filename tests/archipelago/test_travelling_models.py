@@ -67,6 +67,7 @@ def travelled(path: Path) -> dict[str, str]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["digits_jax", "digits_nnx", "digits_equinox"])
 def test_example_travels(name: str) -> None:
     settings = travelled(EXAMPLES / f"{name}.py")

@@ -141,6 +141,7 @@ print(len(buckets), emitted.as_text(), emitted.compile().as_text(), sep="\\n====
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("wire", "words", "kinds"),

@@ -351,6 +351,7 @@ def test_canaries_of_a_region_are_in_nothing_that_the_run_leaves(trained: Traine
     assert found["eu"].violations == []
 
 
+@pytest.mark.long
 def test_search_finds_a_sample_in_the_text_of_an_error(
     trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:

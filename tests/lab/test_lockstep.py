@@ -261,6 +261,7 @@ def apart(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
     )
 
 
+@pytest.mark.long
 def test_without_synchronization_equals_plain_adamw_bit_for_bit(task: Task) -> None:
     never = Schedule(every=10_000, fragments=1)
     run = train(task, BRISK, never, islands=1, steps=60, quorum=2, overlap=2)
@@ -322,6 +323,7 @@ MODES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", first_of(MODES))
 def test_lock_step_mode_matches_a_naive_reference_of_its_paper(task: Task, name: str) -> None:
     """DiLoCo (arXiv:2311.08105) and Streaming DiLoCo (arXiv:2501.18512), as in `run.mode`.

@@ -83,6 +83,7 @@ def test_unsound_rule_is_refused_before_the_first_step(text: Path) -> None:
         train(config, JITTERY, 6)
 
 
+@pytest.mark.long
 def test_error_in_the_middle_of_a_run_has_the_users_line_first(text: Path) -> None:
     base = tables(text)
     del base["sync"]["merge_options"]

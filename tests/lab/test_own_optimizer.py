@@ -84,6 +84,7 @@ def test_islands_share_the_moments_of_lion_and_one_rejoins(text: Path) -> None:
     assert own.figures["global_sha256"] != mean.figures["global_sha256"]
 
 
+@pytest.mark.long
 def test_unsound_target_is_refused_before_the_first_step(text: Path) -> None:
     for overrides in ((), ("run.mode=data-parallel",)):
         with pytest.raises(UserMistake, match="goes up the loss"):

@@ -49,6 +49,7 @@ def test_exact_codec_gives_the_model_of_f32(text: Path) -> None:
     assert own.curve == built_in.curve
 
 
+@pytest.mark.long
 def test_one_bit_per_element_learns_by_error_feedback(text: Path) -> None:
     signs, floats = learned(text, f"{HERE}:Signs"), learned(text, "f32")
     assert signs.curve[0].heldout_loss > signs.curve[-1].heldout_loss

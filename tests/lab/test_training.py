@@ -317,6 +317,7 @@ def granted(world: TrainingWorld) -> dict[Island, list[int]]:
     return reading
 
 
+@pytest.mark.long
 def test_quorum_of_one_does_not_wait_for_stragglers(text: Path) -> None:
     islands = [
         {"group": "fast", "count": 2, "batch_size": 2},
@@ -371,6 +372,7 @@ def test_merging_every_step_with_overlap_learns_as_well_as_waiting(text: Path) -
     assert real(training_on["heldout_loss"]) < 1.015 * real(waiting["heldout_loss"])
 
 
+@pytest.mark.long
 def test_grace_window_includes_learners_that_are_slightly_late(text: Path) -> None:
     timing = Timing(jitter=0.2)
     met = train(config_of(text, "sync.quorum=1"), timing, 0).figures
@@ -411,6 +413,7 @@ def test_thin_link_slows_the_run_without_changing_it(text: Path, mode: str) -> N
     assert real(slow["goodput"]) < real(fast["goodput"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("overrides", "steps"), [
     (("run.mode=streaming", "sync.overlap=2"), 2.0),
     (("run.mode=diloco", "sync.fragments=1"), 0.0),

@@ -42,7 +42,10 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode",
+    [pytest.param("decoupled", marks=pytest.mark.long), "streaming", "data-parallel"],
+)
 def test_state_and_metrics_of_a_real_run(mode: str) -> None:
     with place() as here:
         (here.folder / "a_task_that_normalizes.py").write_text(NORMALIZES)
