@@ -102,6 +102,7 @@ class BackgroundRun:
             interrupts=self._interrupts,
             resumes=resumes,
             from_stored=bool(order["from_stored"]),
+            from_step=order["from_step"],
         )
 
     def _serve(self) -> None:

@@ -43,6 +43,7 @@ def run(
     address: str = "local",
     resume: bool = False,
     from_stored: bool = False,
+    from_step: int | None = None,
     on_status: Callable[[RunStatus], None] | None = None,
 ) -> RunResult:
     """Train to the end and return the result.
@@ -63,6 +64,7 @@ def run(
             `"HOST:PORT"` uses a Ray cluster.
         resume: Continue a run that died, in its directory.
         from_stored: With `resume`, continue from the newest stored version of each fragment.
+        from_step: With `resume`, go back to the kept state of this syncer step.
         on_status: Called about once a second with the status of the run.
 
     Raises:
@@ -73,12 +75,15 @@ def run(
     from cluster.launch.interrupts import Interrupts
     from cluster.launch.preflight import enter
     from cluster.launch.run import run as launch
+    from cluster.storage.ladder import chosen_rung
+    from cluster.storage.open_depot import depot_of
 
-    if from_stored and not resume:
-        raise UserMistake("from_stored is an option of resume: give resume=True as well")
+    check_resuming(resume=resume, from_stored=from_stored, from_step=from_step)
     checked, origin = draft_of(config, overrides, task, optimizer)
     chosen = None if run_dir is None else Path(run_dir)
     config, chosen, layout = enter(checked, origin, chosen, _now(), resume=resume, owned=True)
+    if from_step is not None:
+        chosen_rung(depot_of(config, chosen), from_step)
     with Interrupts() as interrupts:
         outcome = launch(
             config,
@@ -89,8 +94,17 @@ def run(
             interrupts=interrupts,
             resumes=resume,
             from_stored=from_stored,
+            from_step=from_step,
         )
     return RunResult(chosen, outcome.summary)
+
+
+def check_resuming(*, resume: bool, from_stored: bool, from_step: int | None) -> None:
+    """Check that the options of a resumed run belong together; `UserMistake` otherwise."""
+    if from_stored and not resume:
+        raise UserMistake("from_stored is an option of resume: give resume=True as well")
+    if from_step is not None and (not resume or from_stored):
+        raise UserMistake("from_step is an option of resume, without from_stored")
 
 
 def submit(

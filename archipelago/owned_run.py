@@ -21,13 +21,15 @@ from archipelago.callbacks import (
 )
 from archipelago.child_process import ChildProcess
 from archipelago.connection import connect
-from archipelago.launching import ConfigLike, Overrides, draft_of
+from archipelago.launching import ConfigLike, Overrides, check_resuming, draft_of
 from archipelago.results import RunResult
 from archipelago.run_handle import RunHandle
 from archipelago.started_run import StartedRun
 from archipelago.travelling_task import MakeOptimizer, MakeTask, check_resumed
 from cluster.status import RunStatus
 from cluster.storage import runs
+from cluster.storage.ladder import chosen_rung
+from cluster.storage.open_depot import depot_of
 from coordinator.errors import UserMistake
 
 
@@ -60,6 +62,7 @@ class Run(RunHandle):
         resume: Continue a run that died, in its directory `run_dir`, with the task that it began
             with.
         from_stored: With `resume`, continue from the newest stored version of each fragment.
+        from_step: With `resume`, go back to the kept state of this syncer step.
         on_merge: Called with a `MergeEvent` for each merge.
         on_evaluate: Called with an `EvaluationEvent` for each point of the held-out curve.
         on_island_lost: Called with an `IslandLostEvent` for each failure of an island.
@@ -82,15 +85,15 @@ class Run(RunHandle):
         run_dir: Path | str | None = None,
         resume: bool = False,
         from_stored: bool = False,
+        from_step: int | None = None,
         on_merge: Callable[[MergeEvent], object] | None = None,
         on_evaluate: Callable[[EvaluationEvent], object] | None = None,
         on_island_lost: Callable[[IslandLostEvent], object] | None = None,
     ) -> None:
-        if from_stored and not resume:
-            raise UserMistake("from_stored is an option of resume: give resume=True as well")
+        check_resuming(resume=resume, from_stored=from_stored, from_step=from_step)
         draft, self._origin = draft_of(config, overrides, task, optimizer)
         self._config, self._source = draft.accepted(), draft.origin
-        self._resume, self._from_stored = resume, from_stored
+        self._resume, self._from_stored, self._from_step = resume, from_stored, from_step
         self._wanted_dir = None if run_dir is None else Path(run_dir).absolute()
         self._callbacks = Callbacks(on_merge, on_evaluate, on_island_lost)
         self._started: StartedRun | None = None
@@ -122,6 +125,8 @@ class Run(RunHandle):
         if self._resume:
             chosen = runs.resumed_dir(config, wanted)
             check_resumed(config, chosen / runs.CONFIG)
+            if self._from_step is not None:
+                chosen_rung(depot_of(config, chosen), self._from_step)
         else:
             chosen = runs.choose(config, self._origin, wanted, datetime.now().astimezone())
         run_dir = chosen.absolute()
@@ -134,6 +139,7 @@ class Run(RunHandle):
                 "address": address or "local",
                 "resume": self._resume,
                 "from_stored": self._from_stored,
+                "from_step": self._from_step,
             }
         )
         self._started = StartedRun(run_dir, config, child, threads)

@@ -112,6 +112,8 @@ def train(
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the accelerators belong to the islands
     from cluster.config.load import read
     from cluster.launch.preflight import enter, has_begun
+    from cluster.storage.ladder import chosen_rung
+    from cluster.storage.open_depot import depot_of
 
     if from_stored and not resume:
         raise UserMistake("--from-stored: it is an option of --resume; give --resume as well")
@@ -128,7 +130,7 @@ def train(
             "continues from the newest readable snapshot"
         )
     if from_step is not None:
-        _check_kept_state(config, chosen, from_step)
+        chosen_rung(depot_of(config, chosen), from_step)
     console = Console(file=sys.stderr if as_json else sys.stdout)  # as it is now: see launch.run
     if verbose or not as_json:
         _say_header(console, config, chosen, layout, resume=resume, verbose=verbose)
@@ -196,17 +198,6 @@ def checked(config: Config, run_dir: Path, layout: Layout) -> Mapping[str, objec
         "islands": [*config.island_names],
         "init": init,
     }
-
-
-def _check_kept_state(config: Config, run_dir: Path, t: int) -> None:
-    """Check that the run has kept the state of this step.
-
-    Errors: `UserMistake` with the steps that it has kept.
-    """
-    from cluster.storage.ladder import chosen_rung
-    from cluster.storage.open_depot import depot_of
-
-    chosen_rung(depot_of(config, run_dir), t)
 
 
 def _say_header(

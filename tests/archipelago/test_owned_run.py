@@ -22,6 +22,15 @@ def test_wrong_configuration_is_refused_before_the_start() -> None:
         ap.Run(SOUND, {"sync.every": 0})
     with pytest.raises(ap.UserMistake, match="from_stored is an option of resume"):
         ap.Run(SOUND, from_stored=True)
+    with pytest.raises(ap.UserMistake, match="from_step is an option of resume"):
+        ap.Run(SOUND, from_step=4)
+
+
+def test_state_that_was_not_kept_is_refused_before_the_start(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("")
+    run = ap.Run(SOUND, run_dir=tmp_path, resume=True, from_step=4)
+    with pytest.raises(ap.UserMistake, match=r"keeps no state of t 4; none is kept"):
+        run.start()
 
 
 def test_methods_ask_for_a_start() -> None:

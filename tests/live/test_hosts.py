@@ -93,7 +93,7 @@ def takes_part(here: Place, life: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The files of a run in which a host of the gang was killed, and perhaps the next one stopped."""
+    """The files of a run in which hosts of the gang were killed or stopped."""
 
     finished: Finished
     run_dir: Path
