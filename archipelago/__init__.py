@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from islands.adapters.nnx_models import nnx_model, nnx_task
     from islands.corpus import Corpus, HeldOut, Starved, Stream
     from islands.corpus_reader import read_corpus
+    from islands.dataset_task import RandomAccess, dataset_task
     from islands.frozen_file import frozen_file
     from islands.loop_task import loop_task
     from islands.model import ModelSpec
@@ -93,6 +94,7 @@ _PLACES = {
     "islands.adapters.nnx_models": ("nnx_model", "nnx_task"),
     "islands.corpus": ("Corpus", "HeldOut", "Starved", "Stream"),
     "islands.corpus_reader": ("read_corpus",),
+    "islands.dataset_task": ("RandomAccess", "dataset_task"),
     "islands.frozen_file": ("frozen_file",),
     "islands.loop_task": ("loop_task",),
     "islands.model": ("ModelSpec",),
@@ -129,6 +131,7 @@ __all__ = [
     "ModelSpec",
     "Params",
     "PayloadGate",
+    "RandomAccess",
     "ReplayResult",
     "Run",
     "RunFailed",
@@ -146,6 +149,7 @@ __all__ = [
     "UserMistake",
     "__version__",
     "connect",
+    "dataset_task",
     "equinox_model",
     "equinox_task",
     "frozen_file",

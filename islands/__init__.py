@@ -24,6 +24,7 @@ Modules:
     permutation       a shuffled order computed on the fly, never stored
     prefetch          a batch is made while the step before it is computed
     task_helpers      short ways to a task: of text, or of inputs with targets
+    dataset_task      a task whose examples are in a dataset with random access, such as Grain's
     state_tree        the arguments of a loss; parameters and state in one tree
     named_arguments   the named arguments of a loss, placed on an island's devices
     frozen_file       frozen arrays from a file whose content is known

@@ -61,7 +61,7 @@ def text_task(
     return Task(
         name=name,
         vocabulary=vocabulary,
-        init=_seeded(init),
+        init=seeded(init),
         loss=loss,
         tokens=predicted,
         stream=lambda batch_size: Stream(corpus(), batch_size, data.seed),
@@ -69,7 +69,7 @@ def text_task(
         stacked=lambda path: path.startswith(tuple(stacked)),
         embedding=lambda path: path.startswith(tuple(embedding)),
         eval_loss=eval_loss,
-        init_state=None if init_state is None else _seeded(init_state),
+        init_state=None if init_state is None else seeded(init_state),
         frozen=frozen,
     )
 
@@ -110,7 +110,7 @@ def supervised_task(
     return Task(
         name=name,
         vocabulary=classes,
-        init=_seeded(init),
+        init=seeded(init),
         loss=loss,
         tokens=lambda batch: len(next(iter(batch.values()))),
         stream=lambda batch_size: Stream(read(), batch_size, data.seed),
@@ -118,12 +118,13 @@ def supervised_task(
         stacked=lambda path: False,
         embedding=lambda path: False,
         eval_loss=eval_loss,
-        init_state=None if init_state is None else _seeded(init_state),
+        init_state=None if init_state is None else seeded(init_state),
         frozen=frozen,
     )
 
 
-def _seeded(init: Callable[[jax.Array], Any]) -> Callable[[int], Any]:
+def seeded(init: Callable[[jax.Array], Any]) -> Callable[[int], Any]:
+    """Return a function of a seed from one of a JAX key."""
     return lambda seed: init(jax.random.key(seed))
 
 
