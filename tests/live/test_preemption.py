@@ -162,5 +162,5 @@ def test_preempted_islands_hand_in_leave_and_come_back() -> None:
     assert (healthy.code, healthy.json["ok"]) == (0, True), healthy.out
     assert (noted.code, noted.json["ok"]) == (0, True), noted.out
     notes = [each for each in noted.json["findings"] if each["severity"] == "note"]
-    assert sorted(each["where"] for each in notes) == sorted(each["island"] for each in drained)
+    assert {each["where"] for each in notes} == gone, "an island may have been preempted twice"
     assert finished.json["failures"] == {}
