@@ -70,6 +70,12 @@ RUN_BOARD = Board(
             [Query(f"archipelago_island_loss_nats{ISLANDS}", "{{island}}")],
         ),
         Panel(
+            "Metrics of the training loss",
+            "The metrics that the task's loss returns, of the last step of each island. A loss "
+            "without metrics leaves this panel empty.",
+            [Query(f"archipelago_island_loss_metric{ISLANDS}", "{{island}} {{name}}")],
+        ),
+        Panel(
             "Tokens per second",
             "The fate of the trained tokens: merged into the model, discarded, or lost with an "
             "island.",

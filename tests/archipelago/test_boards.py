@@ -58,7 +58,8 @@ def expressions() -> list[str]:
 def steady(*uids: str) -> list[str]:
     """Return the expressions of panels that a run with an expected loss answers at some time.
 
-    `uids`: of these boards; without one, of all boards. Those that compare may have no answer.
+    `uids`: of these boards; without one, of all boards. Those that compare may have no answer, and
+    a loss may have no metrics.
     """
     found = [
         target["expr"]
@@ -67,7 +68,7 @@ def steady(*uids: str) -> list[str]:
         for target in panel["targets"]
         if not uids or board["uid"] in uids
     ]
-    return [each for each in found if not re.search(r"[<>] |== [01]|^ALERTS", each)]
+    return [each for each in found if not re.search(r"[<>] |== [01]|^ALERTS|_loss_metric", each)]
 
 
 def asked(expression: str) -> str:

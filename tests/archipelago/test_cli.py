@@ -399,7 +399,7 @@ def test_unreachable_ray_cluster_is_reported_at_once(
     assert f"no Ray cluster at {address}" in said
     assert reason in said
     assert "ray start --head" in said
-    assert time.monotonic() - began_s < 20
+    assert time.monotonic() - began_s < 60
 
 
 def test_refuses_an_unknown_command(cli: Cli) -> None:
