@@ -41,15 +41,17 @@ def test_healthy_cluster_has_no_finding_and_a_draining_node_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    with place() as here:
-        process = subprocess.Popen(
+    with (
+        place() as here,
+        subprocess.Popen(
             [sys.executable, "-c", CLUSTER],
             env=here.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
-        )
+        ) as process,
+    ):
         assert process.stdin is not None
         assert process.stdout is not None
         address, other = json.loads(process.stdout.readline())
