@@ -9,6 +9,11 @@ through an actor of its own (`stub_actor`, `baseline_actor`).
     parity_modes          all modes in virtual time at equal tokens: `bench parity --lock-step`
     recovery              the time until a killed process is back
     faults                the throughput that is left when processes are killed regularly
+    fault_levels          goodput by level of failure, in three modes: `bench faults --levels`
+    fault_levels_plan     its levels, and the plan of kills of each
+    fault_levels_files    its figures, read from the looks and events of a run
+    fault_levels_simulated  the goodput that the simulator predicts from the same kills
+    fault_levels_written  its files: JSON, CSV and pictures
     calibrate             the simulator's prediction for this machine, beside real runs
     calibrate_simulation  a window in virtual time, with the times of a machine
     calibrate_tape        the figures that are read from a tape, real or simulated

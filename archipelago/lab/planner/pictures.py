@@ -1,7 +1,7 @@
 """Pictures of the planner's results as SVG, each for light and for dark pages.
 
-This is the only module that draws. matplotlib is an optional extra and is imported on the first
-drawing.
+`picture` is for other modules that draw in the same style. matplotlib is an optional extra and is
+imported on the first drawing.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK = {"light": "#1f2328", "dark": "#e6edf3"}
+"""The colours of text, by the mode of the page."""
 FAINT = {"light": "#d0d7de", "dark": "#3d444d"}
 COLOURS = ("#d55e00", "#e69f00", "#56b4e9", "#0072b2", "#009e73", "#cc79a7", "#999999", "#b8a800")
 """The Okabe-Ito palette, which any colour vision can distinguish, and two more colours."""
@@ -63,14 +64,18 @@ def draw_all(folder: Path, cluster: ClusterFile, seed: int) -> list[Path]:
     for name, draw in made.items():
         for mode in INK:
             path = folder / f"{name}-{mode}.svg"
-            with _figure(mode, path) as figure:
+            with picture(mode, path) as figure:
                 draw(figure)
             found.append(path)
     return found
 
 
 @contextmanager
-def _figure(mode: str, path: Path) -> Generator[Figure]:
+def picture(mode: str, path: Path) -> Generator[Figure]:
+    """Yield an empty figure in the colours of light or dark pages, and write it as SVG.
+
+    `mode`: a key of `INK`. Errors: `UserMistake` if matplotlib is not installed.
+    """
     try:
         import matplotlib
         from matplotlib.figure import Figure
