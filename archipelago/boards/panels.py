@@ -99,6 +99,8 @@ def board_json(board: Board) -> dict[str, Any]:
             {
                 "title": "Archipelago",
                 "type": "dashboards",
+                "icon": "external link",
+                "tooltip": "The other boards of Archipelago",
                 "tags": [TAG],
                 "asDropdown": True,
                 "includeVars": True,
@@ -115,7 +117,6 @@ def _variables(board: Board) -> Iterator[dict[str, Any]]:
         "label": "Data source",
         "type": "datasource",
         "query": "prometheus",
-        "current": {},
         "hide": 0,
     }
     yield _query_variable(
@@ -135,7 +136,6 @@ def _query_variable(name: str, label: str, query: str, *, many: bool) -> dict[st
         "query": {"query": query, "refId": name},
         "refresh": 2,
         "sort": 2,
-        "current": {},
         "multi": many,
         "includeAll": many,
     }

@@ -8,6 +8,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -171,9 +172,30 @@ def going(
         process = started(command, environment, Path(folder))
         run = ChildRun(process, Path(folder), run_dir, len(config.island_names), environment)
         try:
-            yield run
+            with ends_on_sigterm():
+                yield run
         finally:
             run.end()
+
+
+@contextmanager
+def ends_on_sigterm() -> Generator[None]:
+    """Raise `SystemExit` in the block on SIGTERM, so that what it has started is ended.
+
+    The run is in a session of its own, so `timeout` and a closed terminal do not reach it.
+    """
+
+    def leave(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def started(

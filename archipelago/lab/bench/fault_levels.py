@@ -43,6 +43,8 @@ LOOK_S = 1.0
 """Seconds after the last kill until `events.jsonl` has it; looks come twice a second."""
 SNAPSHOT_STEPS = 5
 """Steps between two snapshots of the data-parallel runs."""
+PACE_KEPT = 0.9
+"""The least goodput without kills, in each mode, at which the machine keeps the pace."""
 SETTINGS = (
     f"durability.snapshot_steps={SNAPSHOT_STEPS}",
     "faults.policy.deaths=1000000",
@@ -71,6 +73,8 @@ class LevelSettings:
     """Kills before the windows, which measure the times of a recovery."""
     preset: str = "byte-tiny"
     """The task."""
+    modes: Sequence[Mode] = MODES
+    """The modes to run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ def fault_levels(
     }
     rows, recoveries = list[LevelRow](), dict[str, object]()
     with TemporaryDirectory(prefix="archipelago-home-") as home:
-        for mode in MODES:
+        for mode in settings.modes:
             overrides_of_mode = [*settings_of_all, f"run.mode={mode.value}"]
             files, spans, begins_s = _run(settings, overrides_of_mode, Path(home), plans)
             found = recovery_of(files, mode, str(VICTIM), spans, common.step_s)
@@ -145,6 +149,13 @@ def fault_levels(
                     f"{100 * row.goodput:.0f} %, simulated {100 * row.simulated:.0f} %"
                 )
                 rows.append(row)
+    pace_kept = min((row.goodput for row in rows if row.level == 0), default=None)
+    if pace_kept is not None and pace_kept < PACE_KEPT:
+        say(
+            f"this machine does not keep the pace: {100 * pace_kept:.0f} % of it without kills, "
+            f"and {100 * PACE_KEPT:g} % are needed. The modes cannot be compared: give a longer "
+            "--step or fewer --islands, or end other programs"
+        )
     return {
         "levels": [*settings.levels],
         "islands": settings.islands,
@@ -153,6 +164,7 @@ def fault_levels(
         "seed": settings.seed,
         "every": common.every,
         "snapshot_steps": common.snapshot_steps,
+        "pace_kept": pace_kept,
         "simulated_off": max(100 * abs(row.simulated - row.goodput) for row in rows),
         "recoveries": recoveries,
         "rows": [asdict(row) for row in rows],
