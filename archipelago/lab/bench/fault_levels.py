@@ -37,8 +37,8 @@ MODES = (Mode.DECOUPLED, Mode.ELASTIC, Mode.DATA_PARALLEL)
 """The modes that are compared, in the order of their runs."""
 LEAD_S = 10.0
 """Seconds of a plan before its window, so that the window begins in the midst of recoveries."""
-SETTLES_S = 3.0
-"""Seconds from when all islands contribute until kills begin, or a window without kills."""
+SETTLES_STEPS = 5
+"""Steps of all islands from when they contribute until kills begin, or a window without kills."""
 LOOK_S = 1.0
 """Seconds after the last kill until `events.jsonl` has it; looks come twice a second."""
 SNAPSHOT_STEPS = 5
@@ -139,7 +139,7 @@ def fault_levels(
     with TemporaryDirectory(prefix="archipelago-home-") as home:
         for mode in settings.modes:
             overrides_of_mode = [*settings_of_all, f"run.mode={mode.value}"]
-            files, spans, begins_s = _run(settings, overrides_of_mode, Path(home), plans)
+            files, spans, begins_s = _run(settings, common, overrides_of_mode, Path(home), plans)
             found = recovery_of(files, mode, str(VICTIM), spans, common.step_s)
             recoveries[mode.value] = asdict(found)
             for (level, plan), begin_s in zip(plans.items(), begins_s, strict=True):
@@ -187,6 +187,7 @@ def _common(settings: LevelSettings, overrides: Sequence[str]) -> _Common:
 
 def _run(
     settings: LevelSettings,
+    common: _Common,
     overrides: Sequence[str],
     home: Path,
     plans: Mapping[float, Sequence[Kill]],
@@ -197,17 +198,14 @@ def _run(
     """
     spans, begins_s = list[tuple[float, float]](), list[float]()
     with going(settings.preset, overrides, home) as run:
-        run.until_all_contribute()
-        time.sleep(SETTLES_S)
+        now_s = _settled_s(run, common)
         for _ in range(settings.kills):
-            from_s = _now_s(run)
+            from_s = now_s
             run.kill_and_wait(VICTIM)
-            time.sleep(SETTLES_S)
-            spans.append((from_s, _now_s(run)))
+            now_s = _settled_s(run, common)
+            spans.append((from_s, now_s))
         for plan in plans.values():
-            run.until_all_contribute()
-            time.sleep(SETTLES_S)
-            begin_s = _now_s(run)
+            begin_s = _settled_s(run, common)
             if plan:
                 run.kill_by([(kill.at_s, kill.island) for kill in plan])
                 time.sleep(LOOK_S)
@@ -220,10 +218,14 @@ def _run(
         return read_files(run.run_dir), spans, begins_s
 
 
-def _now_s(run: ChildRun) -> float:
-    """Return the time of the newest look, in seconds of the run."""
-    look = run.look
-    assert look is not None
+def _settled_s(run: ChildRun, common: _Common) -> float:
+    """Wait until all islands contribute and step; return the time of the run in seconds.
+
+    A ring that has formed again compiles before its first step.
+    """
+    look = run.until_all_contribute()
+    tokens = look["tokens_trained"] + SETTLES_STEPS * common.step_s * common.full_rate
+    look = run.until(lambda look: look["tokens_trained"] >= tokens)
     return look["elapsed_s"]
 
 
