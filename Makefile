@@ -10,7 +10,7 @@ READY  := $(if $(wildcard $(STAMP)),$(STAMP),$(RUN))
 FAST := not live and not slow
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long lint check live fuzz mutants soak bench dist boards deploy docs reference accelerator pins clean
+.PHONY: help install demo test test-long lint check live fuzz mutants soak bench dist boards board-pictures deploy docs reference accelerator pins clean
 
 help: ## list all targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -68,6 +68,9 @@ reference: $(STAMP) ## write the generated pages of docs/reference
 boards: $(STAMP) ## write the boards and rules of dashboards/ again
 	rm -rf dashboards
 	$(BIN)/archipelago dashboards --out dashboards --at /home/you/dashboards --targets /home/you/.archipelago/targets
+
+board-pictures: $(STAMP) ## draw the boards for the documentation, from a real run (five minutes)
+	$(BIN)/python -m tests.board_pictures docs/pictures/boards
 
 deploy: $(STAMP) ## write the example manifests of deploy/ again
 	$(BIN)/archipelago manifest kuberay deploy/cpu.toml --out deploy/cpu

@@ -15,5 +15,7 @@ board answers one question.
     recording_rules     rates and shares that boards and alerts share
     kubernetes_objects  PrometheusRule, PodMonitor and ConfigMap
     written             all files, by their paths
+    pictures            boards as PNG, without Grafana
+    prometheus_answers  what a Prometheus answers to the queries of a board
     yaml_text           objects as YAML text
 """
