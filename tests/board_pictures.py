@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.live.cli import TINY, finish, place, until
+from tests.live.cli import TINY, finish, last_status, place, until
 from tests.live.prometheus import prometheus_of
 
 SHOWN_S = 150.0
@@ -42,8 +42,7 @@ def main(folder: Path) -> int:
         sets = [word for each in settings for word in ("--set", each)]
         process = here.start("run", str(TINY), "--json", "--run-dir", str(run_dir), *sets)
         with prometheus_of(here.folder, run=RUN) as prometheus:
-            step = f'archipelago_syncer_step{{run="{RUN}"}}'
-            until(lambda: (prometheus.number(step) or 0) > 0 or process.poll() is not None)
+            until(lambda: last_status(run_dir).get("t", 0) > 0 or process.poll() is not None)
             began_s = time.monotonic()
             until(lambda: time.monotonic() > began_s + SHOWN_S or process.poll() is not None)
             drawn = here.run(

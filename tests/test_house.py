@@ -112,7 +112,7 @@ def test_all_json_output_is_strict() -> None:
 
 def test_every_dependency_is_pinned_by_name_and_version_alone() -> None:
     pins = (ROOT / "constraints.txt").read_text().splitlines()[1:]
-    pin = re.compile(r'([a-z0-9-]+)==[\w.]+( ; python_version [<>]=? "3\.\d+")?')
+    pin = re.compile(r'([a-z0-9-]+)==[\w.!]+( ; python_version [<>]=? "3\.\d+")?')
     matches = {line: pin.fullmatch(line) for line in pins}
     assert not [line for line, match in matches.items() if match is None]
 

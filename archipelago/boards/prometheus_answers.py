@@ -74,9 +74,9 @@ class Answers:
 
 
 def chosen_run(url: str, run: str | None) -> str:
-    """Return the run to show: the given one, or the only one that Prometheus knows.
+    """Return the run to show: the given one, or the only one in Prometheus.
 
-    Errors: `UserMistake` if Prometheus does not know it, or knows several.
+    Errors: `UserMistake` if Prometheus does not have it, or has several.
     """
     runs: list[str] = ask(url, "label/run/values", {})
     if run is None and len(runs) == 1:

@@ -31,6 +31,7 @@ from archipelago.boards.prometheus_answers import Answers, Series, chosen_run
 from archipelago.boards.run_board import RUN_BOARD
 from archipelago.cli.main import main
 from coordinator.errors import UserMistake
+from tests.live.cli import until
 from tests.live.prometheus import free_port
 
 pytestmark = [pytest.mark.needs("prometheus", "promtool"), pytest.mark.slow]
@@ -77,22 +78,19 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Generator[Answers]:
     )  # fmt: skip
     try:
         url = f"http://127.0.0.1:{port}"
-        wait_for(url)
+        until(lambda: ready(url))
         yield Answers(url, "r", end_s - LASTS_S, end_s)
     finally:
         process.terminate()
         process.wait(20)
 
 
-def wait_for(url: str) -> None:
-    until_s = time.monotonic() + 60
-    while True:
-        try:
-            with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
-                return
-        except OSError:
-            assert time.monotonic() < until_s, "Prometheus does not start"
-            time.sleep(0.1)
+def ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
+            return True
+    except OSError:
+        return False
 
 
 def part(png: bytes, title: str) -> np.ndarray:

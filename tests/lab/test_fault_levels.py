@@ -163,7 +163,7 @@ def test_each_mode_loses_what_one_kill_costs_it() -> None:
     assert simulated(Mode.ELASTIC, window(kill), times) == pytest.approx(1 - lost_s / 100)
     # all stop for 6 s; the snapshot was taken at 50 s
     assert simulated(Mode.DATA_PARALLEL, window(kill), times) == pytest.approx(0.94)
-    later = window(kill._replace(at_s=51.5))
+    later = window(Kill(51.5, "local-2"))
     assert simulated(Mode.DATA_PARALLEL, later, times) == pytest.approx(0.94 - 0.015)
 
 

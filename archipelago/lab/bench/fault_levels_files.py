@@ -42,7 +42,7 @@ class Stall(NamedTuple):
     at_s: float
     """The time of the last step before it, in seconds of the run."""
     lasts_s: float
-    """Its length without the step that ends it, in seconds."""
+    """The length of the stall without the step that ends it, in seconds."""
 
 
 def read_files(run_dir: Path) -> RunFiles:

@@ -52,6 +52,7 @@ def write(folder: Path, figures: Mapping[str, object]) -> list[Path]:
     rows = figures["rows"]
     assert isinstance(rows, list)
     made = {"json": json_text(figures) + "\n", "csv": csv_text(rows)}
+    folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{NAME}.{ending}" for ending in made]
     for path, text in zip(files, made.values(), strict=True):
         path.write_text(text)
