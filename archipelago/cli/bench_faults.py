@@ -57,7 +57,7 @@ def faults(
     ] = None,
     for_s: Annotated[
         float | None,
-        typer.Option("--for", min=10.0, metavar="S", help="A window; 100, or 40 with --levels."),
+        typer.Option("--for", min=10.0, metavar="S", help="A window; 100, or 30 with --levels."),
     ] = None,
     pairs: Annotated[int | None, typer.Option(min=1, help="Pairs of windows; 6.")] = None,
     step_s: Annotated[
@@ -132,8 +132,8 @@ def _by_level(
     settings = fault_levels.LevelSettings(
         levels=fault_levels_plan.parse_levels(levels),
         islands=islands or (2 if quick else 4),
-        for_s=for_s or (15.0 if quick else 40.0),
-        step_s=step_s or (0.25 if quick else 0.5),
+        for_s=for_s or (15.0 if quick else 30.0),
+        step_s=step_s or 0.5,
         seed=seed or 0,
         kills=1 if quick else 2,
     )

@@ -213,9 +213,17 @@ def _run(
                 begin_s = plan_began_s(plan, happened)
             begins_s.append(begin_s)
             end_s = begin_s + LEAD_S + settings.for_s
+            time.sleep(max(0.0, end_s - _now_s(run)))  # `until` waits for some minutes at most
             run.until(lambda look, end_s=end_s: look["elapsed_s"] >= end_s)
         run.end()
         return read_files(run.run_dir), spans, begins_s
+
+
+def _now_s(run: ChildRun) -> float:
+    """Return the time of the newest look, in seconds of the run."""
+    look = run.look
+    assert look is not None
+    return look["elapsed_s"]
 
 
 def _settled_s(run: ChildRun, common: _Common) -> float:
