@@ -31,8 +31,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6
 """The Okabe-Ito palette, which any colour vision can distinguish, and two more colours."""
 GOOD, BAD, PLAIN, FAINT = "#1a7f37", "#cf222e", "#1f2328", "#8c959f"
 """The colours of a number that is good, bad or neither, and of small words."""
-SMALL = {"optimize": True}
-"""The settings of the PNG's compression."""
+PALETTE = 256
+"""The colours of a PNG."""
 MOST_NAMES = 6
 """The most series that a legend names."""
 LABELS_LEFT_OUT = {"__name__", "job", "instance", "run"}
@@ -104,8 +104,8 @@ def draw_board(board: Board, answers: Answers) -> tuple[bytes, tuple[str, ...]]:
                           transform=axes.transAxes)  # fmt: skip
                 empty.append(panel["title"])
         picture = io.BytesIO()
-        figure.savefig(picture, format="png", metadata={"Software": None}, pil_kwargs=SMALL)
-        return picture.getvalue(), tuple(empty)
+        figure.savefig(picture, format="png", metadata={"Software": None})
+    return smaller(picture), tuple(empty)
 
 
 def _axes(figure: Figure, place: Mapping[str, int], width: float, height: float, kind: str) -> Axes:
@@ -218,6 +218,17 @@ def _colour(value: float, steps: Sequence[Mapping[str, Any]]) -> str:
     """Return the colour of a number by the thresholds of its panel."""
     name = [each["color"] for each in steps if each["value"] is None or value >= each["value"]][-1]
     return {"red": BAD, "green": GOOD}.get(name, PLAIN)
+
+
+def smaller(picture: io.BytesIO) -> bytes:
+    """Return a PNG with a palette, a third of its size; no colour changes visibly."""
+    from PIL import Image  # matplotlib needs it
+
+    image = Image.open(picture).convert("RGB")
+    covering, no_dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
+    small = io.BytesIO()
+    image.quantize(PALETTE, covering, dither=no_dither).save(small, "PNG", optimize=True)
+    return small.getvalue()
 
 
 def caption(answers: Answers) -> str:
