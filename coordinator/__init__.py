@@ -43,6 +43,10 @@ Modules:
     chain           the last deltas of a fragment, for learners that missed some
     recovery        the restart of the syncer or of a shard
     tape            events as plain data and back; replay(tape) == state
+    cluster_queue   many runs, one cluster: which run starts, which waits, which islands are taken
+    queue_claims    the runs that the queue decides about, and its answers
+    queue_table     one such decision in the making: room and quota, promised in order of rank
+    machine_room    free machines and unused quotas, as a ledger
     errors          every exception of ours, and what to do about it
     frozen          fast replacement of fields in frozen dataclasses
 """
