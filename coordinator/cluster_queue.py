@@ -147,13 +147,13 @@ def _answer(table: QueueTable, claim: RunClaim) -> Answer:
     before = {run: {*islands} for run, islands in table.withheld.items()}
     if (blocked := table.find_room(claim, needs)) is None:
         new = [
-            island
+            f"{island} of {run}"
             for run, islands in table.withheld.items()
             for island in islands
             if island not in before[run]
         ]
-        leaving = f"{shown(new)} taken" if new else "islands"
-        return Answer(Verdict.WAIT, f"waits for {leaving}: work is handed in before machines move")
+        leaving = shown(new) if new else "islands that are leaving"
+        return Answer(Verdict.WAIT, f"takes {leaving}; they hand in their work first")
     if not blocked.by_quota and not table.is_possible(needs):
         return Answer(
             Verdict.WAIT, f"the cluster has no machines for {islands_text(needs)} at once"

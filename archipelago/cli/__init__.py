@@ -30,6 +30,7 @@ the result; it decides nothing. A command imports Ray and JAX only when it needs
     bench_wan        bench wan
     bench_output     the figures of a bench, as JSON or as tables
     listing          list
+    queueing         queue
     doctor           doctor
     data             the group of commands `data`
     questions        data questions

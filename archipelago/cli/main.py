@@ -21,6 +21,7 @@ from archipelago.cli.manifest import manifest
 from archipelago.cli.model import model
 from archipelago.cli.options import FAILED, INTERRUPTED, MISTAKEN, app
 from archipelago.cli.planning import plan
+from archipelago.cli.queueing import queue
 from archipelago.cli.replay import replay
 from archipelago.cli.report import report, trace
 from archipelago.cli.simulate import simulate
@@ -37,7 +38,7 @@ from coordinator.errors import ArchipelagoError, UserMistake
 for command in (
     init, demo, run, submit, status, top, page, scale, drain, save, export, stop, chaos, replay,
     report, trace, simulate, plan, study, model, dashboards, doctor, verify, backup, audit, stage,
-    sample,
+    sample, queue,
 ):  # fmt: skip
     app.command()(command)
 app.command(name="eval")(evaluate)

@@ -11,6 +11,8 @@ and is pure; `reconcile_loop` observes, asks it, and carries its actions out ove
     reconcile        the rules that compare desired and actual islands; pure
     preemption       islands that must leave: SIGTERM, a cloud's notice, a node that Ray drains
     draining_nodes   the nodes that Ray drains, asked on a thread of its own
+    withheld         islands that the queue of the cluster has the run do without
+    queue_message    a run as that queue sees it
     requests         requests of people: which islands, and whether the run is to end
     inbox            messages of processes until the keeper looks, and the answers to them
     island_actions   carries out the actions that reconcile has decided on

@@ -16,6 +16,7 @@ from cluster.actors.start import Home
 from cluster.config.schema import Config, Harm
 from cluster.fleet.controller import Fleet
 from cluster.fleet.outcome import Outcome
+from cluster.fleet.queue_message import RunMessage
 from cluster.fleet.ray_backend import RayBackend
 from cluster.names import FLEET, Seat
 from cluster.status import RunStatus
@@ -79,6 +80,14 @@ class FleetActor(Breakable):
     def stop(self, why: str) -> None:
         """Have the run end."""
         self._fleet.stop(why)
+
+    def queue_report(self) -> RunMessage:
+        """Return the run as the queue of the cluster sees it."""
+        return self._fleet.queue_report()
+
+    def withhold(self, islands: Mapping[Island, str]) -> None:
+        """Have the run do without these islands, and with all others."""
+        self._fleet.withhold(islands)
 
     def starting(self, seat: Seat) -> float:
         """Note that a process begins at this seat; return how many seconds it waits first."""

@@ -16,6 +16,7 @@ from cluster.fleet.backend import RayCluster
 from cluster.fleet.inbox import IslandInbox
 from cluster.fleet.keeper import FleetStart, Keeper
 from cluster.fleet.outcome import Outcome
+from cluster.fleet.queue_message import RunMessage, owner_of, run_message
 from cluster.fleet.requests import Requests
 from cluster.fleet.status_board import StatusBoard
 from cluster.fleet.tracebacks import keep_traceback
@@ -49,7 +50,7 @@ class Fleet:
         from_stored: bool = False,
     ) -> None:
         """Prepare the run; the arguments after `cluster` are those of `FleetStart`."""
-        self._run_dir = run_dir
+        self._run_dir, self._config, self._since_s = run_dir, config, time.time()
         self._requests = Requests(run_dir.name, config, cluster.nodes)
         self._inbox = IslandInbox(config.faults.policy)
         self._board = StatusBoard(run_dir, config)
@@ -129,6 +130,18 @@ class Fleet:
         """Wait until a request is written down, so that a restarted fleet still has it."""
         if not self._requests.wait_kept(number, KEPT_TIMEOUT_S):
             log.warning("a wish is not written down after %g s: the keeper is busy", KEPT_TIMEOUT_S)
+
+    # --- called by the queue of the cluster -------------------------------------------------------
+
+    def queue_report(self) -> RunMessage:
+        """Return the run with the islands that it holds or wants."""
+        config, (islands, withheld) = self._config, self._requests.withheld.report()
+        run, owner = self._run_dir.name, owner_of(config)
+        return run_message(config, run, owner, self._since_s, islands, withheld)
+
+    def withhold(self, islands: Mapping[Island, str]) -> None:
+        """Have the run do without these islands, each for this reason, and with all others."""
+        self._requests.withheld.tell(islands, time.monotonic())
 
     # --- called by processes of islands and spares ------------------------------------------------
 

@@ -68,12 +68,15 @@ class ReconcileLoop:
             islands.forgive()
         stopping = wanted.stopping
         desired = wanted.desired if stopping is None else frozenset(islands.all())
+        withheld = self._requests.withheld.notices(now_s) if stopping is None else {}
+        self._requests.withheld.publish(desired, islands.all())
+        desired -= withheld.keys()
         if stopping is None:
             changed = islands.use_spares(desired, now_s)
             if islands.spares.tend(islands.taken(), now_s) or changed:
                 islands.post()
                 self._keep()
-        notices = self._preemptions.look(islands, now_s)
+        notices = withheld | self._preemptions.look(islands, now_s)
         desired -= self._preemptions.resting(islands.holdings(), now_s)
         policy = self._config.faults.policy
         for action in reconcile(desired, islands.holdings(), now_s, policy, notices):

@@ -14,6 +14,7 @@ from cluster.config.modes import fixed_islands
 from cluster.config.schema import Config
 from cluster.fleet.placement import Node, impossible
 from cluster.fleet.reconcile import resized
+from cluster.fleet.withheld import WithheldIslands
 from cluster.names import group_name
 from coordinator.errors import UserMistake
 from coordinator.protocol import Island
@@ -43,6 +44,8 @@ class Requests:
         self._kept = 0  # the number of the last request that the keeper has written down
         self._over = False
         self._changed = threading.Condition()
+        self.withheld = WithheldIslands(config)
+        """The islands that the queue of the cluster has the run do without."""
 
     def scale(self, counts: Mapping[str, int]) -> int:
         """Set the number of islands of each of these groups; return the number of the request.
@@ -122,6 +125,7 @@ class Requests:
         with self._changed:
             self._over = True
             self._changed.notify_all()
+        self.withheld.close()
 
     # --- helpers, called with the lock held -------------------------------------------------------
 

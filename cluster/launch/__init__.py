@@ -30,6 +30,7 @@ the run ends, the process stops all of it, and nothing else.
     link_findings  the settings that limit those links
     run_list       the runs of a folder, with their owner, progress and cost
     cluster_runs   the live runs of a cluster
+    cluster_queue  the queue of a cluster, asked from a terminal
     run_findings   what is wrong with a run, why, and what to do; pure
     causes         the cause behind the reason of an island's state; pure
     run_facts      the facts about a run, from its directory

@@ -16,6 +16,7 @@ from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from cluster.config.schema import Config
+from cluster.fleet.queue_message import owner_of
 from cluster.package_guard import intruders
 from cluster.source import ALL_PACKAGES, package_roots
 from coordinator.errors import RunFailed, UserMistake
@@ -51,6 +52,8 @@ def submit(
 ) -> Job:
     """Submit a run: our packages, the configuration, and the user's own folder if given.
 
+    Without `run.owner` the owner is the user of this process.
+
     `labels`: Ray labels of the node for the driver, and so for the fleet; None: the head.
 
     Errors: `UserMistake` if the cluster cannot be reached, refuses access, or has such a job.
@@ -58,6 +61,8 @@ def submit(
     if wrong := problems(address, working_dir):
         raise UserMistake("\n".join(wrong))
     client = _client(address)
+    owned = config.run.model_copy(update={"owner": owner_of(config)})
+    config = config.model_copy(update={"run": owned})  # there, all jobs run as one user
     with TemporaryDirectory(prefix="archipelago-") as folder:
         staged = Path(folder)
         if working_dir is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, redirect_stdout, suppress
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from cluster.actors.start import Home
 from cluster.config.schema import Config
 from cluster.fleet.actor import start_fleet
 from cluster.fleet.outcome import Outcome
+from cluster.fleet.placement import unplaceable
 from cluster.fleet.ray_backend import cluster_nodes
 from cluster.launch.auto_interval import settle
 from cluster.launch.cluster_checks import region_problems
@@ -33,12 +34,15 @@ from cluster.launch.link_check import PaceWatch, watched
 from cluster.launch.page_link import announced
 from cluster.launch.ray_cluster import Stores, check_room, cluster_of
 from cluster.names import CALL_TIMEOUT_S, FLEET, namespace_of
+from cluster.queue.line import RayQueueLine
+from cluster.queue.place import QueuePlace
 from cluster.status import RunStatus
 from cluster.storage import runs
 from cluster.storage.ladder import ask_to_go_back
 from cluster.storage.open_depot import depot_of
 from coordinator.errors import RunFailed, UserMistake
 from coordinator.fragments import Layout
+from coordinator.protocol import Island
 
 log = logging.getLogger("archipelago")
 LOST = "the fleet of the run has died with its node"
@@ -126,17 +130,24 @@ def keep_as_job(
 ) -> Outcome:
     """Run the entrypoint of a submitted run: start a fleet that outlives this process, and follow.
 
+    The run first waits in the queue of the cluster. `say` prints for what.
+
     Errors: the errors of `run`.
     """
     namespace = namespace_of(run_dir.name)
     with cluster_of(config, "auto", namespace, Stores.of(config, layout)):
         interrupts.listen()
         _name_is_free(run_dir.name, namespace)
-        config, watch = _settled(config, layout, "auto", say, interrupts)
-        run_dir.mkdir(parents=True, exist_ok=True)
-        config = begin(config, run_dir, layout.leaves)
-        home = Home(namespace, detached=True)
-        fleet = start_fleet(config, run_dir.absolute(), home, _auth())
+        if problems := unplaceable(config, cluster_nodes()):
+            raise UserMistake("\n".join(problems))
+        with QueuePlace(config, run_dir.name, RayQueueLine()) as place:
+            place.wait(say, lambda: _stop_if_asked(interrupts))
+            config, watch = _settled(config, layout, "auto", say, interrupts)
+            run_dir.mkdir(parents=True, exist_ok=True)
+            config = begin(config, run_dir, layout.leaves)
+            home = Home(namespace, detached=True)
+            fleet = start_fleet(config, run_dir.absolute(), home, _auth())
+            _start_without(fleet, place.optional)
         shown = announced(_both(show, watch), run_dir, page if config.monitor.metrics else None)
         return follow(fleet, config, shown, interrupts)
 
@@ -154,18 +165,28 @@ def _settled(
 
     Errors: `UserMistake`; `KeyboardInterrupt` if a signal came while something was measured.
     """
-
-    def check() -> None:
-        interrupts.check()
-        if interrupts.asked is not None:
-            raise KeyboardInterrupt
-
     nodes, here = cluster_nodes(), ray.get_runtime_context().get_node_id()
     if problems := region_problems(config, nodes, address_of(nodes, here)):
         raise UserMistake("\n".join(problems))
-    made = settle(config, layout, say, check)
+    made = settle(config, layout, say, lambda: _stop_if_asked(interrupts))
     check_room(made.config, address, Stores.of(made.config, made.layout))
     return made.config, watched(made.config, made.layout, made.measured, say)
+
+
+def _stop_if_asked(interrupts: Interrupts) -> None:
+    """Raise `KeyboardInterrupt` if a signal has asked for the end."""
+    interrupts.check()
+    if interrupts.asked is not None:
+        raise KeyboardInterrupt
+
+
+def _start_without(fleet: Actor, islands: Mapping[Island, str]) -> None:
+    """Have a new fleet begin without these islands, until the queue grants them.
+
+    If the fleet cannot start, `follow` reports that.
+    """
+    with suppress(RayActorError, GetTimeoutError, RunFailed):
+        answer(fleet.withhold.remote(dict(islands)))
 
 
 def _both(show: Callable[[RunStatus], None], watch: PaceWatch) -> Callable[[RunStatus], None]:

@@ -114,7 +114,7 @@ def test_higher_priority_takes_as_few_islands_as_it_needs_the_last_ones_first() 
         "crawl-3": "taken by the queue: run big (priority 1) needs the machines"
     }
     assert decision.answers["big"] == Answer(
-        Verdict.WAIT, "waits for crawl-3 taken: work is handed in before machines move"
+        Verdict.WAIT, "takes crawl-3 of crawl; they hand in their work first"
     )
 
 
@@ -161,7 +161,7 @@ def test_islands_that_are_leaving_are_enough() -> None:
     decision = decided(crawl, claim("big", firm=1, priority=1, since_s=1.0))
     assert [*decision.withheld["crawl"]] == ["crawl-3"]
     assert decision.answers["big"].why == (
-        "waits for islands: work is handed in before machines move"
+        "takes islands that are leaving; they hand in their work first"
     )
 
 
