@@ -144,7 +144,7 @@ class IslandGroup(Machines):
     usd_per_hour: Amount | None = None
     """Price of one device of the group, in dollars per hour, for `usd` of the summary."""
     opportunistic: bool = False
-    """Allow the group to wait for devices that the cluster does not have yet."""
+    """Allow the group to wait for devices, and runs of higher priority to take them."""
 
     @property
     def names(self) -> tuple[Island, ...]:

@@ -57,9 +57,9 @@ class RunConfig(Table):
     dir: Annotated[str, Field(min_length=1)] = "runs"
     """Directory in which the run directory is created; below ~/archipelago for a submitted run."""
     owner: Annotated[str, Field(min_length=1)] | None = None
-    """Owner of the run in `archipelago list`; default: the user of the run directory."""
+    """Owner of the run, whose quota it uses; default: the user who submits it."""
     priority: int = 0
-    """Importance of the run in `archipelago list`; larger numbers come first."""
+    """Importance of the run in the queue of its cluster; larger numbers come first."""
 
 
 class TaskConfig(Table):

@@ -268,9 +268,7 @@ def test_fleet_counts_before_its_job_and_a_silent_fleet_as_starting() -> None:
     assert claim.islands[0].holds == (SOMEWHERE,), "the fleet has it, Ray's table does not name it"
 
 
-@pytest.mark.parametrize(
-    ("mode", "takeable"), [("decoupled", True), ("diloco", False), ("streaming", False)]
-)
+@pytest.mark.parametrize(("mode", "takeable"), [("decoupled", True), ("diloco", False)])
 def test_islands_of_modes_that_need_all_of_them_are_not_taken(mode: str, takeable: bool) -> None:
     config = config_of(islands={"opportunistic": True}, run={"mode": mode})
     assert is_takeable(config, config.islands[0]) is takeable

@@ -21,6 +21,8 @@ ON_ONE_NODE = (
     "--set", 'islands.0.label_selector={region = "us"}', "--set", "islands.0.resources={CPU = 1.0}",
     "--set", "run.owner=ada",
 )  # fmt: skip
+EVERYWHERE = ("islands.0.count=4", 'islands.0.label_selector={region = "in(eu,us)"}')
+"""Four islands, for which the cluster has room and their owner no quota."""
 
 
 def submission(cluster: Raylets, name: str, *sets: str) -> subprocess.Popen[str]:
@@ -72,7 +74,7 @@ def test_important_run_takes_an_island_and_gives_it_back(tmp_path: Path) -> None
         until(lambda: contributing(cluster, "crawl") == both or crawl.poll() is not None)
         assert crawl.poll() is None, finish(crawl).out
         big = submission(
-            cluster, "big", "run.priority=10", "run.steps=240", "islands.0.count=1",
+            cluster, "big", "run.priority=10", "run.steps=160", "islands.0.count=1",
             "islands.0.step_s=0.1",
         )  # fmt: skip
         until(lambda: contributing(cluster, "big") or big.poll() is not None)
@@ -80,7 +82,7 @@ def test_important_run_takes_an_island_and_gives_it_back(tmp_path: Path) -> None
         during = queue(cluster)
         (process,) = (p for p, line in cluster.here.left_running().items() if "QueueActor" in line)
         os.kill(process, signal.SIGKILL)
-        refused = finish(submission(cluster, "never", "islands.0.count=4"))
+        refused = finish(submission(cluster, "never", *EVERYWHERE))
         ended = finish(big)
         until(lambda: contributing(cluster, "crawl") == both)
         after = queue(cluster)
