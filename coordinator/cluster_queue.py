@@ -20,9 +20,16 @@ from collections.abc import Iterable, Mapping
 
 from coordinator.machine_room import Amounts, Need
 from coordinator.protocol import Island
-from coordinator.queue_claims import Answer, ClaimedIsland, Decision, RunClaim, Standing, Verdict
+from coordinator.queue_claims import (
+    ClaimedIsland,
+    Decision,
+    QueueAnswer,
+    QueueVerdict,
+    RunClaim,
+    Standing,
+)
 from coordinator.queue_table import (
-    Fence,
+    QueueFence,
     QueueTable,
     islands_text,
     needed_by,
@@ -46,7 +53,7 @@ def decide(
     `quotas`: limits of owners; an owner without one has no limit. `total` and `free`: resources of
     each node, and the part of them that nothing uses.
     """
-    table, answers = table_of(claims, quotas, total, free), dict[str, Answer]()
+    table, answers = table_of(claims, quotas, total, free), dict[str, QueueAnswer]()
     for claim in table.ranked:
         if claim.standing is Standing.QUEUED:
             answers[claim.run] = _answer(table, claim)
@@ -67,8 +74,10 @@ def confirmed(before: Decision, now: Decision, claims: Iterable[RunClaim]) -> De
     answers = dict(now.answers)
     for run, answer in now.answers.items():
         earlier = before.answers.get(run)
-        if answer.verdict is Verdict.START and (earlier is None or earlier.verdict is Verdict.WAIT):
-            answers[run] = Answer(Verdict.WAIT, UNCONFIRMED)
+        if answer.verdict is QueueVerdict.START and (
+            earlier is None or earlier.verdict is QueueVerdict.WAIT
+        ):
+            answers[run] = QueueAnswer(QueueVerdict.WAIT, UNCONFIRMED)
     held = {
         (each.run, it.island)
         for each in claims
@@ -92,7 +101,7 @@ def _see_to(table: QueueTable, claim: RunClaim) -> None:
         if (claim.run, each.island) in table.short:
             blocked = table.find_room(claim, [each.need], charged=True)
             if blocked is not None and table.is_possible([each.need]):
-                table.fences.append(Fence(claim, each.need.nodes))
+                table.fences.append(QueueFence(claim, each.need.nodes))
     if claim.standing is Standing.LIVE:
         for each in claim.islands:
             stays = each.holds and not each.withheld
@@ -133,17 +142,17 @@ def _behind(table: QueueTable, claim: RunClaim, need: Need) -> str | None:
     return None
 
 
-def _answer(table: QueueTable, claim: RunClaim) -> Answer:
+def _answer(table: QueueTable, claim: RunClaim) -> QueueAnswer:
     """Return whether a queued run starts, and reserve what it starts on or waits for."""
     needs, owner = [each.need for each in claim.required], claim.owner
     if lacking := table.total.lacks(owner, needs):
         why = f"the quota of {owner} can never cover {islands_text(needs)}: {lacking}"
-        return Answer(Verdict.REFUSE, why)
+        return QueueAnswer(QueueVerdict.REFUSE, why)
     if (fence := _fence_before(table, claim, needs)) is not None:
         _leave_room(table, claim, needs, by_quota=fence.owner is not None)
-        return Answer(Verdict.WAIT, f"waits behind {fence.claim}")
+        return QueueAnswer(QueueVerdict.WAIT, f"waits behind {fence.claim}")
     if table.start(claim, needs):
-        return Answer(Verdict.START, f"there is room for {islands_text(needs)}")
+        return QueueAnswer(QueueVerdict.START, f"there is room for {islands_text(needs)}")
     before = {run: {*islands} for run, islands in table.withheld.items()}
     if (blocked := table.find_room(claim, needs)) is None:
         new = [
@@ -153,16 +162,16 @@ def _answer(table: QueueTable, claim: RunClaim) -> Answer:
             if island not in before[run]
         ]
         leaving = shown(new) if new else "islands that are leaving"
-        return Answer(Verdict.WAIT, f"takes {leaving}; they hand in their work first")
+        return QueueAnswer(QueueVerdict.WAIT, f"takes {leaving}; they hand in their work first")
     if not blocked.by_quota and not table.is_possible(needs):
-        return Answer(
-            Verdict.WAIT, f"the cluster has no machines for {islands_text(needs)} at once"
+        return QueueAnswer(
+            QueueVerdict.WAIT, f"the cluster has no machines for {islands_text(needs)} at once"
         )
     _leave_room(table, claim, needs, by_quota=blocked.by_quota)
-    return Answer(Verdict.WAIT, blocked.why)
+    return QueueAnswer(QueueVerdict.WAIT, blocked.why)
 
 
-def _fence_before(table: QueueTable, claim: RunClaim, needs: list[Need]) -> Fence | None:
+def _fence_before(table: QueueTable, claim: RunClaim, needs: list[Need]) -> QueueFence | None:
     """Return the wait of an earlier run that this run must not overtake; None if there is none.
 
     A run of takeable islands only may overtake, because they can be taken back.
@@ -178,7 +187,7 @@ def _fence_before(table: QueueTable, claim: RunClaim, needs: list[Need]) -> Fenc
 def _leave_room(table: QueueTable, claim: RunClaim, needs: list[Need], *, by_quota: bool) -> None:
     """Keep later runs from the machines, or from the quota, that this run waits for."""
     if by_quota or table.lacks(claim.owner, needs):
-        table.fences.append(Fence(claim, owner=claim.owner))
+        table.fences.append(QueueFence(claim, owner=claim.owner))
         return
-    table.fences.append(Fence(claim, nodes_of(needs)))
+    table.fences.append(QueueFence(claim, nodes_of(needs)))
     table.charge(claim.owner, needs)

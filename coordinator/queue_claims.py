@@ -82,7 +82,7 @@ class RunClaim:
         return f"run {self.run} (priority {self.priority})"
 
 
-class Verdict(StrEnum):
+class QueueVerdict(StrEnum):
     """The answer to a queued run."""
 
     START = "start"
@@ -91,10 +91,10 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueueAnswer:
     """A verdict with its reason."""
 
-    verdict: Verdict
+    verdict: QueueVerdict
     why: str
 
 
@@ -102,7 +102,7 @@ class Answer:
 class Decision:
     """The queue's decision about all runs at one moment."""
 
-    answers: Mapping[str, Answer]
+    answers: Mapping[str, QueueAnswer]
     """The answer to each queued run."""
     withheld: Mapping[str, Mapping[Island, str]]
     """For each live run the islands that it must do without, with the reasons."""

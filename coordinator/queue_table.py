@@ -18,7 +18,7 @@ Promise = tuple[RunClaim, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
+class QueueFence:
     """Machines or a quota that a run waits for, and that later runs must leave to it."""
 
     claim: RunClaim
@@ -45,10 +45,10 @@ class QueueTable:
     now: MachineRoom
     """Machines that are free, and quota that is unused, now."""
     later: MachineRoom = field(init=False)
-    """The same once the islands that are leaving have left."""
+    """Machines and quota once the islands that are leaving have left."""
     withheld: dict[str, dict[Island, str]] = field(init=False)
     """The islands that each run must do without, with the reasons."""
-    fences: list[Fence] = field(default_factory=list[Fence])
+    fences: list[QueueFence] = field(default_factory=list[QueueFence])
     promised: list[Promise] = field(default_factory=list[Promise])
     """Nodes on which islands that hold nothing yet were given room."""
     short: set[tuple[str, Island]] = field(default_factory=set[tuple[str, Island]])

@@ -19,6 +19,7 @@ import archipelago.cli.main as command_line
 from archipelago.cli.options import app
 from cluster.config.load import draft
 from cluster.config.schema import Config
+from cluster.queue.quotas import Quotas
 
 assert command_line.app is app, "importing it registers the commands"
 
@@ -85,6 +86,9 @@ def test_configurations_have_known_keys(block: str) -> None:
     tables = tomllib.loads(block)
     if "faults" in tables and isinstance(tables["faults"], list):
         return  # a plan of `chaos`
+    if tables.keys() <= Quotas.model_fields.keys():
+        assert Quotas.model_validate(tables)  # a file of `archipelago queue`
+        return
     known = {name: tables[name] for name in tables if name in Config.model_fields}
     assert known == tables, f"tables that no configuration has: {set(tables) - set(known)}"
     found = draft(tables, origin="page").problems

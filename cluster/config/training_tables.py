@@ -57,7 +57,7 @@ class RunConfig(Table):
     dir: Annotated[str, Field(min_length=1)] = "runs"
     """Directory in which the run directory is created; below ~/archipelago for a submitted run."""
     owner: Annotated[str, Field(min_length=1)] | None = None
-    """Owner of the run, whose quota it uses; default: the user who submits it."""
+    """Owner of the run, whose quota it uses; default: the user that submits it."""
     priority: int = 0
     """Importance of the run in the queue of its cluster; larger numbers come first."""
 

@@ -6,7 +6,7 @@ carries that out. It keeps nothing that it could not ask for again: quotas are i
     actor    the actor, and how it is started
     desk     its content: the waiting jobs, the looks, and the table that people see
     facts    the facts of one look as claims of the rule; pure
-    ray_side the queue's view of Ray: nodes, placement groups, fleets, quotas
+    ray_side  the queue's view of Ray: nodes, placement groups, fleets, quotas
     quotas   the file of quotas
     place    the place of a submitted job in the queue, from its question to its start
     line     the connection of that job to the actor

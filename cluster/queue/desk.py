@@ -18,12 +18,12 @@ from cluster.queue.facts import Applicant, ClusterFacts, QueueFacts, queue_facts
 from cluster.queue.shown import QueueStatus, shown
 from coordinator.cluster_queue import confirmed, decide
 from coordinator.protocol import Island
-from coordinator.queue_claims import UNDECIDED, Answer, Decision, Standing, Verdict
+from coordinator.queue_claims import UNDECIDED, Decision, QueueAnswer, QueueVerdict, Standing
 
 log = logging.getLogger("archipelago.queue")
 SILENT_S = 20.0
 """Seconds after which a job that does not ask has left the queue."""
-FIRST_LOOK = Answer(Verdict.WAIT, "the queue has not looked at it yet")
+FIRST_LOOK = QueueAnswer(QueueVerdict.WAIT, "the queue has not looked at it yet")
 
 
 class QueueCluster(Protocol):
@@ -65,8 +65,8 @@ class QueueDesk:
     def ask(self, message: RunMessage, admitted: bool) -> AnswerMessage:
         """Return whether a run may start; the call is the heartbeat of its job.
 
-        `admitted`: the job was answered so before, and is about to start the run. It is believed,
-        since an earlier process of this actor may have answered.
+        `admitted`: the job has that answer already, and is about to start the run. It may have it
+        from an earlier process of this actor.
         """
         run = message["run"]
         with self._lock:
@@ -74,8 +74,8 @@ class QueueDesk:
             admitted = admitted or (known is not None and known.applicant.admitted)
             answer = self._confirmed.answers.get(run, FIRST_LOOK)
             if admitted:
-                answer = Answer(Verdict.START, "it was admitted")
-            admitted = answer.verdict is Verdict.START
+                answer = QueueAnswer(QueueVerdict.START, "it was admitted")
+            admitted = answer.verdict is QueueVerdict.START
             self._waiting[run] = _Waiting(Applicant(message, admitted), self._clock())
         return AnswerMessage(verdict=answer.verdict.value, why=answer.why)
 

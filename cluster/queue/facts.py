@@ -20,7 +20,7 @@ SOMEWHERE = "?"
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """What one look of the queue finds in the cluster."""
+    """The facts about the cluster that one look of the queue finds."""
 
     quotas: Quotas
     nodes: Sequence[Node]

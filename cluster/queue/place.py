@@ -14,7 +14,7 @@ from cluster.queue.desk import AnswerMessage
 from cluster.queue.facts import claim_of
 from coordinator.errors import Unreachable, UserMistake
 from coordinator.protocol import Island
-from coordinator.queue_claims import Standing, Verdict
+from coordinator.queue_claims import QueueVerdict, Standing
 
 ASK_S = 2.0
 """Seconds between two questions."""
@@ -83,9 +83,9 @@ class QueuePlace:
         while True:
             check()
             verdict, why = self._ask(admitted=False)
-            if verdict is Verdict.START:
+            if verdict is QueueVerdict.START:
                 break
-            if verdict is Verdict.REFUSE:
+            if verdict is QueueVerdict.REFUSE:
                 raise UserMistake(
                     f"{why}; ask for fewer islands, or see `archipelago queue` for all quotas"
                 )
@@ -101,9 +101,9 @@ class QueuePlace:
         while not self._over.wait(self._every_s):
             self._ask(admitted=True)
 
-    def _ask(self, *, admitted: bool) -> tuple[Verdict, str]:
+    def _ask(self, *, admitted: bool) -> tuple[QueueVerdict, str]:
         try:
             answer = self._line.ask(self._message, admitted)
         except Unreachable as error:
-            return Verdict.WAIT, f"the queue does not answer ({error})"
-        return Verdict(answer["verdict"]), answer["why"]
+            return QueueVerdict.WAIT, f"the queue does not answer ({error})"
+        return QueueVerdict(answer["verdict"]), answer["why"]

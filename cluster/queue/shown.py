@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from cluster.queue.facts import QueueFacts
-from coordinator.queue_claims import Decision, RunClaim, Standing, Verdict
+from coordinator.queue_claims import Decision, QueueVerdict, RunClaim, Standing
 
 
 class QueuedRunRow(TypedDict):
@@ -68,7 +68,7 @@ def _row(claim: RunClaim, seen: QueueFacts, now: Decision) -> QueuedRunRow:
     state, why = claim.standing.value, ""
     if answer is not None:
         why = answer.why
-        state = "refused" if answer.verdict is Verdict.REFUSE else state
+        state = "refused" if answer.verdict is QueueVerdict.REFUSE else state
     elif withheld:
         known = {each["island"]: each["withheld"] for each in seen.messages[claim.run]["islands"]}
         first = next(iter(withheld))

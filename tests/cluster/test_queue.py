@@ -23,7 +23,7 @@ from cluster.queue.place import OPTIONAL, QueueLine, QueuePlace
 from cluster.queue.quotas import Quota, Quotas, read_quotas
 from coordinator.errors import Unreachable, UserMistake
 from coordinator.protocol import Island
-from coordinator.queue_claims import Standing, Verdict
+from coordinator.queue_claims import QueueVerdict, Standing
 from tests.cluster.test_controller import (
     FINISHED,
     A,
@@ -137,7 +137,7 @@ def test_run_starts_after_two_looks_that_agree() -> None:
 
 
 def test_admitted_run_keeps_its_room_when_the_actor_dies() -> None:
-    """The next process of the actor believes the job, and the room goes to no other run."""
+    """The next process of the actor takes the word of the job, and no other run gets the room."""
     cluster = FakeQueueCluster()
     desk = QueueDesk(cluster)
     first, second = message(asked("first", 3)), message(asked("second", 2))
@@ -320,7 +320,7 @@ def test_queue_without_a_cluster_is_refused(
 class Line(QueueLine):
     """A queue that gives these answers in turn; None: it does not answer. The last one stays."""
 
-    def __init__(self, *answers: tuple[Verdict, str] | None) -> None:
+    def __init__(self, *answers: tuple[QueueVerdict, str] | None) -> None:
         self.answers, self.asked, self.left = [*answers], list[bool](), list[str]()
         self.kept = 0
 
@@ -340,8 +340,8 @@ def nothing() -> None:
 
 
 def test_job_waits_and_prints_each_new_reason_once() -> None:
-    full = (Verdict.WAIT, "no room")
-    line, said = Line(full, full, None, full, (Verdict.START, "there is room")), list[str]()
+    full = (QueueVerdict.WAIT, "no room")
+    line, said = Line(full, full, None, full, (QueueVerdict.START, "there is room")), list[str]()
     with QueuePlace(asked("new", 1), "new", line, 0.0) as place:
         place.wait(said.append, nothing)
         assert line.left == []
@@ -354,7 +354,7 @@ def test_job_waits_and_prints_each_new_reason_once() -> None:
 
 
 def test_job_that_can_never_start_is_refused_and_leaves() -> None:
-    line = Line((Verdict.REFUSE, "the quota of ada can never cover it"))
+    line = Line((QueueVerdict.REFUSE, "the quota of ada can never cover it"))
     refused = pytest.raises(UserMistake, match="can never cover it; ask for fewer islands")
     with refused, QueuePlace(asked("new", 1), "new", line, 0.0) as place:
         place.wait(print, nothing)
@@ -365,7 +365,7 @@ def test_job_that_is_stopped_leaves_the_queue() -> None:
     def stop() -> None:
         raise KeyboardInterrupt
 
-    line = Line((Verdict.WAIT, "no room"))
+    line = Line((QueueVerdict.WAIT, "no room"))
     with pytest.raises(KeyboardInterrupt), QueuePlace(asked("new", 1), "new", line) as place:
         place.wait(print, stop)
     assert line.left == ["new"]
@@ -373,9 +373,9 @@ def test_job_that_is_stopped_leaves_the_queue() -> None:
 
 def test_run_starts_without_the_islands_that_it_does_not_require() -> None:
     config = asked("crawl", 3, opportunistic=True, sync={"quorum": 2})
-    place = QueuePlace(config, "crawl", Line((Verdict.START, "")))
+    place = QueuePlace(config, "crawl", Line((QueueVerdict.START, "")))
     assert place.optional == {config.island_names[2]: OPTIONAL}
-    assert QueuePlace(asked("firm", 3), "firm", Line((Verdict.START, ""))).optional == {}
+    assert QueuePlace(asked("firm", 3), "firm", Line((QueueVerdict.START, ""))).optional == {}
 
 
 # --- fleets ---------------------------------------------------------------------------------------

@@ -20,12 +20,12 @@ from coordinator.machine_room import ISLANDS, MachineRoom, Need, Place
 from coordinator.protocol import Island
 from coordinator.queue_claims import (
     UNDECIDED,
-    Answer,
     ClaimedIsland,
     Decision,
+    QueueAnswer,
+    QueueVerdict,
     RunClaim,
     Standing,
-    Verdict,
 )
 
 Decide = Callable[..., Decision]
@@ -78,13 +78,15 @@ def decided(
 
 def test_run_starts_where_there_is_room() -> None:
     decision = decided(claim("new", firm=4))
-    assert decision.answers["new"] == Answer(Verdict.START, "there is room for 4 islands of 1 CPU")
+    assert decision.answers["new"] == QueueAnswer(
+        QueueVerdict.START, "there is room for 4 islands of 1 CPU"
+    )
 
 
 def test_run_without_room_waits_and_reads_for_what() -> None:
     decision = decided(claim("old", "n0", "n0", "n1", firm=3), claim("new", firm=2, since_s=1.0))
-    assert decision.answers["new"] == Answer(
-        Verdict.WAIT, "no room for 2 islands of 1 CPU; such machines are held by old"
+    assert decision.answers["new"] == QueueAnswer(
+        QueueVerdict.WAIT, "no room for 2 islands of 1 CPU; such machines are held by old"
     )
     assert decision.withheld == {"old": {}}
 
@@ -92,19 +94,19 @@ def test_run_without_room_waits_and_reads_for_what() -> None:
 def test_later_run_does_not_overtake_one_that_waits_for_the_same_machines() -> None:
     old, first = claim("old", "n0", "n0", "n1", firm=3), claim("first", firm=2, since_s=1.0)
     small = claim("small", firm=1, since_s=2.0)
-    assert decided(old, small).answers["small"].verdict is Verdict.START
-    assert decided(old, first, small).answers["small"] == Answer(
-        Verdict.WAIT, "waits behind run first (priority 0)"
+    assert decided(old, small).answers["small"].verdict is QueueVerdict.START
+    assert decided(old, first, small).answers["small"] == QueueAnswer(
+        QueueVerdict.WAIT, "waits behind run first (priority 0)"
     )
     elsewhere = claim("elsewhere", firm=2, since_s=1.0, need=replace(CPU, nodes=frozenset({"n0"})))
     on_n1 = claim("small", firm=1, since_s=2.0, need=replace(CPU, nodes=frozenset({"n1"})))
-    assert decided(old, elsewhere, on_n1).answers["small"].verdict is Verdict.START
+    assert decided(old, elsewhere, on_n1).answers["small"].verdict is QueueVerdict.START
 
 
 def test_run_whose_islands_can_be_taken_back_may_overtake() -> None:
     old, first = claim("old", "n0", "n0", "n1", firm=3), claim("first", firm=2, since_s=1.0)
     decision = decided(old, first, claim("crawl", takeable=3, since_s=2.0))
-    assert decision.answers["crawl"].verdict is Verdict.START
+    assert decision.answers["crawl"].verdict is QueueVerdict.START
 
 
 def test_higher_priority_takes_as_few_islands_as_it_needs_the_last_ones_first() -> None:
@@ -113,8 +115,8 @@ def test_higher_priority_takes_as_few_islands_as_it_needs_the_last_ones_first() 
     assert decision.withheld["crawl"] == {
         "crawl-3": "taken by the queue: run big (priority 1) needs the machines"
     }
-    assert decision.answers["big"] == Answer(
-        Verdict.WAIT, "takes crawl-3 of crawl; they hand in their work first"
+    assert decision.answers["big"] == QueueAnswer(
+        QueueVerdict.WAIT, "takes crawl-3 of crawl; they hand in their work first"
     )
 
 
@@ -125,7 +127,7 @@ def test_no_island_is_taken_that_is_as_important_or_not_opportunistic(
     live = claim("live", "n0", "n0", "n1", "n1", **lower)
     decision = decided(live, claim("big", firm=1, priority=1, since_s=1.0))
     assert decision.withheld["live"] == {}
-    assert decision.answers["big"].verdict is Verdict.WAIT
+    assert decision.answers["big"].verdict is QueueVerdict.WAIT
 
 
 def test_nothing_is_taken_if_it_would_not_be_enough() -> None:
@@ -133,7 +135,7 @@ def test_nothing_is_taken_if_it_would_not_be_enough() -> None:
     crawl = claim("crawl", "n1", takeable=1)
     decision = decided(firm, crawl, claim("big", firm=2, priority=1, since_s=1.0))
     assert decision.withheld["crawl"] == {}
-    assert decision.answers["big"].verdict is Verdict.WAIT
+    assert decision.answers["big"].verdict is QueueVerdict.WAIT
 
 
 def test_least_important_run_gives_first_and_only_what_helps() -> None:
@@ -170,7 +172,7 @@ def test_room_of_a_starting_run_is_not_given_away() -> None:
     crawl = claim("crawl", "", "", takeable=2, since_s=-1.0)
     decision = decided(starting, crawl, claim("next", firm=1, since_s=1.0))
     assert [*decision.withheld["crawl"]] == ["crawl-1"], "one of the two has room"
-    assert decision.answers["next"].verdict is Verdict.WAIT
+    assert decision.answers["next"].verdict is QueueVerdict.WAIT
 
 
 def test_taken_island_comes_back_when_there_is_room() -> None:
@@ -191,7 +193,7 @@ def test_run_that_the_cluster_has_no_machines_for_keeps_nobody_waiting() -> None
     assert decision.answers["huge"].why == (
         "the cluster has no machines for 9 islands of 1 CPU at once"
     )
-    assert decision.answers["new"].verdict is Verdict.START
+    assert decision.answers["new"].verdict is QueueVerdict.START
 
 
 def test_quota_is_held_and_says_what_is_left() -> None:
@@ -205,13 +207,13 @@ def test_quota_is_held_and_says_what_is_left() -> None:
         claim("never", firm=3, since_s=4.0),
         quotas=quotas,
     )
-    assert decision.answers["two"] == Answer(
-        Verdict.WAIT, "quota of ada: 0 of islands left, 1 needed"
+    assert decision.answers["two"] == QueueAnswer(
+        QueueVerdict.WAIT, "quota of ada: 0 of islands left, 1 needed"
     )
     assert decision.answers["one"].why == "waits behind run two (priority 0)"
-    assert decision.answers["bob"].verdict is Verdict.START, "it has another owner"
-    assert decision.answers["never"] == Answer(
-        Verdict.REFUSE,
+    assert decision.answers["bob"].verdict is QueueVerdict.START, "it has another owner"
+    assert decision.answers["never"] == QueueAnswer(
+        QueueVerdict.REFUSE,
         "the quota of ada can never cover 3 islands of 1 CPU: 2 of islands left, 3 needed",
     )
 
@@ -234,17 +236,17 @@ def test_run_that_waits_for_machines_keeps_its_quota_from_later_runs() -> None:
     bob = claim("bob", "n0", firm=1, owner="bob")
     first = claim("first", firm=2, since_s=1.0, need=n0)
     second = claim("second", firm=2, since_s=2.0, need=n1)
-    assert decided(bob, second, quotas=quotas).answers["second"].verdict is Verdict.START
-    assert decided(bob, first, second, quotas=quotas).answers["second"].verdict is Verdict.WAIT
+    assert decided(bob, second, quotas=quotas).answers["second"].verdict is QueueVerdict.START
+    assert decided(bob, first, second, quotas=quotas).answers["second"].verdict is QueueVerdict.WAIT
 
 
 def test_hosts_of_an_island_fit_on_nodes_of_their_own() -> None:
     apart = Need({"CPU": 1.0}, hosts=2, nodes=NODES, apart=True)
-    assert decided(claim("new", firm=1, need=apart)).answers["new"].verdict is Verdict.START
+    assert decided(claim("new", firm=1, need=apart)).answers["new"].verdict is QueueVerdict.START
     three = replace(apart, hosts=3)
-    assert decided(claim("new", firm=1, need=three)).answers["new"].verdict is Verdict.WAIT
+    assert decided(claim("new", firm=1, need=three)).answers["new"].verdict is QueueVerdict.WAIT
     packed = replace(three, apart=False)
-    assert decided(claim("new", firm=1, need=packed)).answers["new"].verdict is Verdict.START
+    assert decided(claim("new", firm=1, need=packed)).answers["new"].verdict is QueueVerdict.START
 
 
 def test_decision_needs_two_looks() -> None:
@@ -259,7 +261,9 @@ def test_decision_needs_two_looks() -> None:
     assert confirmed(UNDECIDED, soon, [waiting]) == soon, "it holds nothing that could be lost"
     assert confirmed(once, once, [crawl, big]).withheld == once.withheld
     start = decided(claim("new", firm=1))
-    assert confirmed(UNDECIDED, start, []).answers["new"] == Answer(Verdict.WAIT, UNCONFIRMED)
+    assert confirmed(UNDECIDED, start, []).answers["new"] == QueueAnswer(
+        QueueVerdict.WAIT, UNCONFIRMED
+    )
     assert confirmed(start, start, []) == start
     leaving = claim("crawl", "n0", "n0", "n1", "n1", takeable=4, withheld=frozenset({"crawl-3"}))
     assert [*confirmed(UNDECIDED, once, [leaving, big]).withheld["crawl"]] == ["crawl-3"]
@@ -353,12 +357,12 @@ class World:
         for run, answer in decision.answers.items():
             assert answer.why
             played = self.runs[run]
-            if answer.verdict is Verdict.START:
+            if answer.verdict is QueueVerdict.START:
                 played.claim = replace(played.claim, standing=Standing.STARTING)
                 for island in played.claim.optional:
                     self.change(played, island, withheld=True)
                 self.last_change = self.look_number
-            elif answer.verdict is Verdict.REFUSE:
+            elif answer.verdict is QueueVerdict.REFUSE:
                 self.refused.add(run)
                 del self.runs[run]
         for run, islands in decision.withheld.items():
@@ -528,12 +532,12 @@ def test_taken_islands_come_back_at_the_end_of_the_run_that_took_them(
 
 def always_waits(*arguments: Any) -> Decision:
     queued = [each for each in arguments[0] if each.standing is Standing.QUEUED]
-    return Decision({each.run: Answer(Verdict.WAIT, "not now") for each in queued}, {})
+    return Decision({each.run: QueueAnswer(QueueVerdict.WAIT, "not now") for each in queued}, {})
 
 
 def starts_everything(*arguments: Any) -> Decision:
     queued = [each for each in arguments[0] if each.standing is Standing.QUEUED]
-    return Decision({each.run: Answer(Verdict.START, "why not") for each in queued}, {})
+    return Decision({each.run: QueueAnswer(QueueVerdict.START, "why not") for each in queued}, {})
 
 
 def takes_none(*arguments: Any) -> Decision:
