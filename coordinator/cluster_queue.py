@@ -3,7 +3,8 @@
 `decide` is given all runs of a cluster, the quotas and the machines. The rules are:
 
 - Runs come in order of priority, and those of one priority in order of submission.
-- A run starts once its required islands have room and quota.
+- A run starts once its required islands have room and quota. Takeable ones for which the cluster
+  has no machines at all are not waited for: they wait at Ray, whose autoscaler can add nodes.
 - If they have none, islands of runs with a lower priority are taken, if that is enough. Only
   takeable islands are: those of opportunistic groups. They hand in their work first. All other
   islands of a live run are its own until its end.
@@ -39,6 +40,7 @@ from coordinator.queue_table import (
 )
 
 UNCONFIRMED = "there is room; the queue looks once more before it starts"
+NO_NODES_YET = "its islands wait for nodes that the cluster does not have yet"
 NO_ROOM_YET = "taken by the queue: there is no room for it yet"
 
 
@@ -148,11 +150,14 @@ def _answer(table: QueueTable, claim: RunClaim) -> QueueAnswer:
     if lacking := table.total.lacks(owner, needs):
         why = f"the quota of {owner} can never cover {islands_text(needs)}: {lacking}"
         return QueueAnswer(QueueVerdict.REFUSE, why)
+    if not table.is_possible(needs):  # the takeable ones wait at Ray, whose autoscaler reads of it
+        needs = [each.need for each in claim.firm]
     if (fence := _fence_before(table, claim, needs)) is not None:
         _leave_room(table, claim, needs, by_quota=fence.owner is not None)
         return QueueAnswer(QueueVerdict.WAIT, f"waits behind {fence.claim}")
     if table.start(claim, needs):
-        return QueueAnswer(QueueVerdict.START, f"there is room for {islands_text(needs)}")
+        why = f"there is room for {islands_text(needs)}" if needs else NO_NODES_YET
+        return QueueAnswer(QueueVerdict.START, why)
     before = {run: {*islands} for run, islands in table.withheld.items()}
     if (blocked := table.find_room(claim, needs)) is None:
         new = [

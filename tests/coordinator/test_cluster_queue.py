@@ -15,7 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.cluster_queue import NO_ROOM_YET, UNCONFIRMED, confirmed, decide
+from coordinator.cluster_queue import (
+    NO_NODES_YET,
+    NO_ROOM_YET,
+    UNCONFIRMED,
+    confirmed,
+    decide,
+)
 from coordinator.machine_room import ISLANDS, MachineRoom, Need, Place
 from coordinator.protocol import Island
 from coordinator.queue_claims import (
@@ -194,6 +200,16 @@ def test_run_that_the_cluster_has_no_machines_for_keeps_nobody_waiting() -> None
         "the cluster has no machines for 9 islands of 1 CPU at once"
     )
     assert decision.answers["new"].verdict is QueueVerdict.START
+
+
+def test_run_whose_takeable_islands_need_new_nodes_starts_without_them() -> None:
+    """Otherwise Ray's autoscaler would never read of them."""
+    need = Need({"GPU": 1.0})
+    decision = decided(claim("scavenger", takeable=2, need=need, priority=1), claim("new", firm=1))
+    assert decision.answers["scavenger"] == QueueAnswer(QueueVerdict.START, NO_NODES_YET)
+    assert decision.answers["new"].verdict is QueueVerdict.START
+    decision = decided(claim("mixed", firm=1, takeable=9, least=9))
+    assert decision.answers["mixed"].why == "there is room for 1 island of 1 CPU"
 
 
 def test_quota_is_held_and_says_what_is_left() -> None:
