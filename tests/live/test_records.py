@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(300)]
 
 SETTINGS = (
     "run.steps=60",
+    "islands.0.step_s=1.0",  # so that the killed island is back before the end
     "faults.plan=[{at_step = 20, kind = 'kill', island = 'local-1'}]",
     "islands.0.usd_per_hour=3.6",
     'monitor.track=["tensorboard"]',
