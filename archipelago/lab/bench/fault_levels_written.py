@@ -84,7 +84,7 @@ def draw(figure: Figure, figures: Mapping[str, object], rows: Sequence[Mapping[s
         axes.plot(levels, simulated, "-", color=colour, linewidth=1.6, label=f"{label}, simulated")
         axes.plot(levels, measured, "o", color=colour, markersize=5, label=f"{label}, on Ray")
     axes.set(xlabel="kills per island and minute", ylabel="goodput, %", ylim=(0, 105))
-    axes.set_title(
+    figure.suptitle(
         f"Goodput of {figures['islands']} islands against failures: points on Ray, lines simulated"
     )
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.legend(loc="outside lower center", ncols=len(LABELS))
