@@ -132,7 +132,7 @@ def _by_level(
     settings = fault_levels.LevelSettings(
         levels=fault_levels_plan.parse_levels(levels),
         islands=islands or (2 if quick else 4),
-        for_s=for_s or (15.0 if quick else 30.0),
+        for_s=for_s or (10.0 if quick else 30.0),
         step_s=step_s or 0.5,
         seed=seed or 0,
         kills=1 if quick else 2,
