@@ -43,6 +43,8 @@ LOOK_S = 1.0
 """Seconds after the last kill until `events.jsonl` has it; looks come twice a second."""
 SNAPSHOT_STEPS = 5
 """Steps between two snapshots of the data-parallel runs."""
+WARM_UP_KILLS = 1
+"""Kills before those that are measured: the first one compiles the step of a smaller ring."""
 PACE_KEPT = 0.9
 """The least goodput without kills, in each mode, at which the machine keeps the pace."""
 SETTINGS = (
@@ -199,7 +201,7 @@ def _run(
     spans, begins_s = list[tuple[float, float]](), list[float]()
     with going(settings.preset, overrides, home) as run:
         now_s = _settled_s(run, common)
-        for _ in range(settings.kills):
+        for _ in range(WARM_UP_KILLS + settings.kills):
             from_s = now_s
             run.kill_and_wait(VICTIM)
             now_s = _settled_s(run, common)
@@ -216,7 +218,7 @@ def _run(
             time.sleep(max(0.0, end_s - _now_s(run)))  # `until` waits for some minutes at most
             run.until(lambda look, end_s=end_s: look["elapsed_s"] >= end_s)
         run.end()
-        return read_files(run.run_dir), spans, begins_s
+        return read_files(run.run_dir), spans[WARM_UP_KILLS:], begins_s
 
 
 def _now_s(run: ChildRun) -> float:
