@@ -60,6 +60,8 @@ class RunConfig(Table):
     """Owner of the run, whose quota it uses; default: the user that submits it."""
     priority: int = 0
     """Importance of the run in the queue of its cluster; larger numbers come first."""
+    forbid: Annotated[tuple[Literal["chaos", "stop"], ...], Field(strict=False)] = ()
+    """Commands that the run refuses: "chaos", "stop", or both."""
 
 
 class TaskConfig(Table):

@@ -77,9 +77,9 @@ class FleetActor(Breakable):
         """Write the public model to this path of the fleet's machine; return where it is."""
         return self._fleet.save(Path(path))
 
-    def stop(self, why: str) -> None:
+    def stop(self, why: str, by_command: bool = False) -> None:
         """Have the run end."""
-        self._fleet.stop(why)
+        self._fleet.stop(why, by_command=by_command)
 
     def queue_report(self) -> RunMessage:
         """Return the run as the queue of the cluster sees it."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
 
 from cluster.config.schema import Config, Harm
 from cluster.fleet.backend import RayCluster
@@ -29,6 +30,13 @@ log = logging.getLogger("archipelago.fleet")
 
 UP_TIMEOUT_S = 20.0
 """Seconds that a request waits for a fleet that is just starting."""
+HINTS: Mapping[str, Callable[[str], str]] = {
+    "chaos": lambda run: "resume it without that key, or try a run of your own",
+    "stop": lambda run: (
+        f"end it by Ctrl-C or, if submitted, `ray job stop {run}`"
+    ),
+}
+"""The remedy for each command that a run forbids, by the run's name."""
 KEPT_TIMEOUT_S = 5.0
 """Seconds that a request waits until the keeper has written it down."""
 
@@ -103,12 +111,21 @@ class Fleet:
     def harm(self, harm: Harm) -> None:
         """Inject a fault now.
 
-        Errors: `UserMistake` if its target is not there, or it would end the fleet too.
+        Errors: `UserMistake` if its target is not there, it would end the fleet too, or the run
+        forbids it.
         """
+        self._refuse_forbidden("chaos")
         self._keeper.injection.harm(harm)
 
-    def stop(self, why: str) -> None:
-        """Have the run end."""
+    def stop(self, why: str, *, by_command: bool = False) -> None:
+        """Have the run end.
+
+        `by_command`: `archipelago stop` asks for it, not the process that follows the run.
+
+        Errors: `UserMistake` if the run forbids that command.
+        """
+        if by_command:
+            self._refuse_forbidden("stop")
         self._wait_kept(self._requests.stop(why))
 
     def save(self, path: Path) -> str:
@@ -125,6 +142,11 @@ class Fleet:
     def dismiss(self) -> None:
         """Let the fleet end: the caller that followed the run has its outcome."""
         self._keeper.dismiss()
+
+    def _refuse_forbidden(self, command: Literal["chaos", "stop"]) -> None:
+        if command in self._config.run.forbid:
+            run = self._run_dir.name
+            raise UserMistake(f"run {run} forbids {command} (run.forbid); {HINTS[command](run)}")
 
     def _wait_kept(self, number: int) -> None:
         """Wait until a request is written down, so that a restarted fleet still has it."""

@@ -31,8 +31,11 @@ Asking = Callable[[Callable[[Actor], "ray.ObjectRef"]], Any]
 
 
 def stop(live: Live) -> None:
-    """Stop the run gracefully: all islands hand in what they have, and then the run ends."""
-    _ask(live, lambda fleet: fleet.stop.remote("archipelago stop"))
+    """Stop the run gracefully: all islands hand in what they have, and then the run ends.
+
+    Errors: `UserMistake` if the run forbids it.
+    """
+    _ask(live, lambda fleet: fleet.stop.remote("archipelago stop", True))
 
 
 def scale(live: Live, counts: Mapping[str, int]) -> None:
