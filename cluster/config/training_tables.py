@@ -200,8 +200,7 @@ class SyncConfig(Table):
     overlap: Annotated[Overlap, BeforeValidator(overlap_value)] = "auto"
     """Inner steps that a learner may train while a round is under way (tau).
 
-    "auto": as many as the round
-    takes; 0: learners wait for each adoption.
+    "auto": as many as the round takes; 0: learners wait for each adoption.
     """
     quorum: Count = 1
     """K: minimum quorum, the contributions of different islands that a merge needs."""

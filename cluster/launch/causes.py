@@ -62,6 +62,11 @@ CAUSES: tuple[tuple[re.Pattern[str], IslandCause], ...] = tuple(
             "nothing: it handed in its work and starts again (docs/howto/preemption.md)",
         ),
         (
+            r"taken by the queue", "taken", "a run of higher priority has its machines",
+            Severity.NOTE,
+            "nothing: it comes back when there is room; `archipelago queue` shows all runs",
+        ),
+        (
             r"no longer wanted", "drained", "a person or a plan drained it, or scaled it down",
             Severity.NOTE, "nothing; `archipelago scale` starts another one",
         ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +28,19 @@ def queue_of_cluster(address: str, new_quotas: Path | None = None) -> QueueStatu
     Errors: `UserMistake` if the file is wrong, or the cluster or its queue cannot be reached.
     """
     quotas = None if new_quotas is None else read_quotas(new_quotas)
-    connect(address, QUEUE_SPACE)
-    try:
-        if quotas is not None:
-            save_quotas(quotas)
-        queue: Any = find_queue()
-        if queue is None:
-            return QueueStatus(runs=[], quotas=[], trouble=NOT_THERE)
-        return ray.get(queue.show.remote(), timeout=ANSWER_S)
-    except RayError as error:
-        raise UserMistake(
-            f"the queue of the cluster at {address} does not answer: {type(error).__name__}; Ray "
-            "restarts it, so try again in a moment"
-        ) from error
-    finally:
-        ray.shutdown()
+    with redirect_stdout(sys.stderr):  # Ray prints news of its nodes, also at shutdown
+        connect(address, QUEUE_SPACE)
+        try:
+            if quotas is not None:
+                save_quotas(quotas)
+            queue: Any = find_queue()
+            if queue is None:
+                return QueueStatus(runs=[], quotas=[], trouble=NOT_THERE)
+            return ray.get(queue.show.remote(), timeout=ANSWER_S)
+        except RayError as error:
+            raise UserMistake(
+                f"the queue of the cluster at {address} does not answer: {type(error).__name__}; "
+                "Ray restarts it, so try again in a moment"
+            ) from error
+        finally:
+            ray.shutdown()

@@ -183,10 +183,14 @@ def _stop_if_asked(interrupts: Interrupts) -> None:
 def _start_without(fleet: Actor, islands: Mapping[Island, str]) -> None:
     """Have a new fleet begin without these islands, until the queue grants them.
 
-    If the fleet cannot start, `follow` reports that.
+    This waits until the fleet answers. If it cannot start, `follow` reports that.
     """
-    with suppress(RayActorError, GetTimeoutError, RunFailed):
-        answer(fleet.withhold.remote(dict(islands)))
+    with suppress(RunFailed):
+        while True:
+            try:
+                return answer(fleet.withhold.remote(dict(islands)))
+            except (ActorUnavailableError, GetTimeoutError, *STORE_FULL) as error:
+                log.warning("the fleet does not answer yet: %s", type(error).__name__)
 
 
 def _both(show: Callable[[RunStatus], None], watch: PaceWatch) -> Callable[[RunStatus], None]:

@@ -266,6 +266,12 @@ def test_preempted_island_is_a_note(why: str) -> None:
     assert "taken away" in found.what
 
 
+def test_island_that_the_queue_has_taken_is_a_note() -> None:
+    (found,) = diagnosed(drained("taken by the queue: run big (priority 10) needs the machines"))
+    assert (found.where, found.severity) == ("b", Severity.NOTE)
+    assert "a run of higher priority has its machines" in found.what
+
+
 def test_island_that_is_back_is_a_warning_with_its_cause() -> None:
     facts = facts_after(killed)
     live = facts_after(healthy).status
