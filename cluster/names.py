@@ -25,6 +25,11 @@ def island_actor(seat: Seat) -> str:
     return f"island {seat}"
 
 
+def region_evaluator(region: str) -> str:
+    """Return the name of the actor that evaluates the model on held-out text of a region."""
+    return f"evaluator {region}"
+
+
 def seat_of(island: Island) -> Seat:
     """Return the first seat of an island.
 

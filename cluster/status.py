@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, NotRequired, TypedDict
 
 PhaseName = Literal["starting", "running", "stopping", "finished"]
@@ -10,16 +9,8 @@ IslandState = Literal[
     "waiting", "starting", "joining", "live", "draining", "quarantined", "lost", "left", "set aside"
 ]
 """The states of an island; `waiting`: for devices, `set aside`: it failed too often."""
-CURVE_KEPT, CURVE_SKETCHED = 512, 32
-"""The most points of a held-out curve: in a status, and in each line of metrics.jsonl."""
-
-
-def sketched(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Return at most `CURVE_SKETCHED` points of a curve, evenly spread; the last is the newest."""
-    if len(curve) <= CURVE_SKETCHED:
-        return [*curve]
-    last = CURVE_SKETCHED - 1
-    return [curve[point * (len(curve) - 1) // last] for point in range(CURVE_SKETCHED)]
+CURVE_KEPT = 512
+"""The most points of the held-out curve of a status."""
 
 
 class IslandStatus(TypedDict):
@@ -291,6 +282,10 @@ class RunStatus(TypedDict):
     """The source of the request to stop, such as "Ctrl-C"; None: there was no request."""
     links: NotRequired[list[LinkStatus]]
     """The links of the run, each direction apart; empty before the first transfer."""
+    heldout_by_region: NotRequired[dict[str, float | None]]
+    """The held-out loss on the text of each region that evaluates, on a sample; None: not known."""
+    heldout_by_region_t: NotRequired[dict[str, int]]
+    """The syncer step of the evaluated model, by region."""
     expected: NotRequired[ExpectedStatus | None]
     """The expected loss beside the newest one; None: nothing is expected at so many tokens."""
     events: NotRequired[list[EventStatus]]

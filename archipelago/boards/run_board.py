@@ -55,9 +55,11 @@ RUN_BOARD = Board(
         Panel(
             "Held-out loss and expected loss",
             "The loss of the syncer's model beside the loss that monitor.expected names, with its "
-            "band. Without monitor.expected there is only the loss.",
+            "band. Without monitor.expected there is only the loss. Regions with data of their own "
+            "have one line each.",
             [
                 Query(f"archipelago_heldout_loss_nats{RUN}", "held-out"),
+                Query(f"archipelago_region_heldout_loss_nats{RUN}", "region {{region}}"),
                 Query(f"archipelago_expected_loss_nats{RUN}", "expected"),
                 Query(f"archipelago_expected_loss_low_nats{RUN}", "band, low"),
                 Query(f"archipelago_expected_loss_high_nats{RUN}", "band, high"),

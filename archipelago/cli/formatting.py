@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 
@@ -55,6 +55,11 @@ def number(number: float | None, digits: int) -> str:
     if number is None:
         return "-"
     return f"{number:,.{digits}f}" if math.isfinite(number) else NOT_FINITE
+
+
+def by_region(losses: Mapping[str, float | None] | None, digits: int = 3) -> str:
+    """Return the held-out loss of each region; empty if there are no regions."""
+    return ", ".join(f"{name} {number(loss, digits)}" for name, loss in (losses or {}).items())
 
 
 def seconds_or_dash(seconds: float | None) -> str:

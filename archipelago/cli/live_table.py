@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from archipelago.cli import link_lines
-from archipelago.cli.formatting import GAP, WIDTH, amount, duration, number, sparkline
+from archipelago.cli.formatting import GAP, WIDTH, amount, by_region, duration, number, sparkline
 from archipelago.cli.fragment_lines import fragment_lines
 from archipelago.cli.status_lines import (
     damage_of,
@@ -116,6 +116,8 @@ def _figures(status: RunStatus) -> RenderableType:
         *_fact("faults", str(status["faults"]), "red" if status["faults"] else ""),
     )
     lines: list[RenderableType] = [facts, loss]
+    if regions := by_region(status.get("heldout_by_region")):
+        lines.append(Text(f"by region {regions}", style="dim"))
     if judging := judging_progress(status):
         lines.append(Text(judging, style="cyan"))
     if reason := why_not_durable(status):

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from archipelago.cli import link_lines
-from archipelago.cli.formatting import amount, duration, number
+from archipelago.cli.formatting import amount, by_region, duration, number
 from cluster.fleet.run_events import events_between
 from cluster.status import RunStatus
 
@@ -30,6 +30,8 @@ def line(status: RunStatus) -> str:
         f"tokens {amount(status['tokens_trained'])}, {amount(status['tokens_per_s'])}/s",
         "left -" if status["left_s"] is None else f"left {duration(status['left_s'])}",
     ]
+    if regions := by_region(status.get("heldout_by_region")):
+        parts.insert(4, f"by region {regions}")
     if (expected := status.get("expected")) is not None and not expected["inside"]:
         band = f"{number(expected['low'], 3)} to {number(expected['high'], 3)}"
         parts.append(f"LOSS OUTSIDE its band {band}")

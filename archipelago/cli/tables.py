@@ -9,7 +9,14 @@ from rich.console import RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from archipelago.cli.formatting import GAP, duration_or_dash, number, percent, seconds_or_dash
+from archipelago.cli.formatting import (
+    GAP,
+    by_region,
+    duration_or_dash,
+    number,
+    percent,
+    seconds_or_dash,
+)
 from islands.time_budget import added, shares
 
 SHARE_BAR = 6
@@ -59,6 +66,8 @@ def _learning(summary: Summary) -> Iterator[FigureRow]:
     yield "held-out loss", Text(number(final, 4), "bold green"), "nats per token, global model"
     if (sample := summary.get("sample_heldout_loss")) is not None:
         yield "  of the sample", number(sample, 4), "the windows that it showed while it ran"
+    if regions := by_region(summary.get("heldout_by_region"), 4):
+        yield "  by region", regions, "on held-out text of each region"
     yield "  at the start", number(initial, 4), "of the initial model"
     wall_s, trained = summary.get("wall_s"), summary.get("tokens_trained")
     yield "wall time", duration_or_dash(wall_s), ""

@@ -18,6 +18,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.actors.directory import Actor
 from cluster.actors.evaluator.actor import EvaluatorActor
+from cluster.actors.evaluator.region_actor import RegionEvaluatorActor
 from cluster.actors.fault_injection import Breakable
 from cluster.actors.hosts.host_group import devices_of
 from cluster.actors.island.actor import IslandActor
@@ -26,8 +27,8 @@ from cluster.actors.ring.actor import RingActor
 from cluster.actors.ring.island_actor import RingIslandActor
 from cluster.actors.shard.actor import ShardActor
 from cluster.actors.syncer.actor import SyncerActor
-from cluster.config.schema import Config, IslandGroup
-from cluster.names import EVALUATOR, SYNCER, Seat, island_actor
+from cluster.config.schema import Config, EvaluatorConfig, IslandGroup
+from cluster.names import EVALUATOR, SYNCER, Seat, island_actor, region_evaluator
 from cluster.source import learner_sha256, user_sha256
 from cluster.workers.environment import (
     CPU_ENV,
@@ -116,6 +117,21 @@ def start_evaluator(
     placement |= devices_of(machines)
     actor = _start(EvaluatorActor, EVALUATOR, home, env, placement, groups={"asking": 1})
     return actor.remote(config.model_dump_json(), home.namespace)
+
+
+def start_region_evaluator(
+    config: Config, region: str, home: Home, labels: Mapping[str, str]
+) -> Actor:
+    """Start the evaluator of a region, which takes no device.
+
+    `labels`: those of its node; if there are none, the evaluator is near the fleet.
+    """
+    plain = EvaluatorConfig()
+    env = {name: each for name, each in environment_of(plain).items() if name not in KEEP_PAGES}
+    placement = {"label_selector": dict(labels)} if labels else {}
+    name, groups = region_evaluator(region), {"asking": 1}
+    actor = _start(RegionEvaluatorActor, name, home, env, placement, groups=groups)
+    return actor.remote(config.model_dump_json(), region, home.namespace)
 
 
 def start_island(

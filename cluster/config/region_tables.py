@@ -48,6 +48,11 @@ class RegionConfig(Table):
     """
     logs: Annotated[str, Field(min_length=1)] = "~/.archipelago/regions"
     """Folder on each of the region's hosts for error texts and output that may not leave it."""
+    evaluate: bool = True
+    """Evaluate the global model on held-out text of `data`, on a node of the region.
+
+    It takes a CPU thread and memory there. Only the loss leaves the region.
+    """
 
     @property
     def keeps_errors(self) -> bool:

@@ -191,12 +191,30 @@ class Config(Table):
         """
         changed: dict[str, Table] = {}
         if (region := self.region_of(group)) is not None:
-            update = {"source": region.data, "mixture": ()}
-            changed["data"] = self.data.model_copy(update=update)
+            changed["data"] = self._data_of(region)
         if (dtype := group.compute_dtype) is not None:
             own_dtype = None if dtype == "float32" else dtype
             changed["task"] = self.task.model_copy(update={"compute_dtype": own_dtype})
         return self.model_copy(update=changed) if changed else self
+
+    @property
+    def evaluated_regions(self) -> tuple[str, ...]:
+        """The regions on whose held-out text the global model is evaluated."""
+        return tuple(name for name, region in self.regions.items() if region.evaluate)
+
+    def evaluated_in(self, region: str) -> Config:
+        """Return the configuration of the evaluator of a region, whose corpus it reads."""
+        return self.model_copy(update={"data": self._data_of(self.regions[region])})
+
+    def group_in(self, region: str) -> IslandGroup:
+        """Return the first group of a region.
+
+        Errors: `StopIteration` if there is none.
+        """
+        return next(group for group in self.islands if group.region == region)
+
+    def _data_of(self, region: RegionConfig) -> DataConfig:
+        return self.data.model_copy(update={"source": region.data, "mixture": ()})
 
     @property
     def learner_code(self) -> dict[str, str]:

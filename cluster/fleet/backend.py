@@ -80,6 +80,10 @@ class RayCluster(Protocol):
         """Start the evaluator on this place; None: at the fleet, or wherever there is room."""
         ...
 
+    def start_region_evaluator(self, region: str) -> Handle:
+        """Start the evaluator of a region on a node of it, or find it; it takes no device."""
+        ...
+
     def start_shard(self, name: str, node: str | None, owner: int) -> Handle:
         """Start a shard on this node, or at the fleet if that is None.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -12,10 +12,19 @@ from typing import Any
 from cluster.config.schema import Config
 from cluster.failures import Unjudged
 from cluster.fleet.backend import Handle, Place, RayCluster, Unavailable
-from cluster.fleet.evaluation import EvaluationSchedule
+from cluster.fleet.evaluation import Evaluating, EvaluationSchedule
 from cluster.fleet.placement import hosts, wish
+from cluster.fleet.region_evaluation import RegionEvaluations
 from cluster.fleet.watchdog import Watchdog
-from cluster.names import CALL_TIMEOUT_S, EVALUATOR, SYNCER, Seat, shards_of
+from cluster.names import (
+    CALL_TIMEOUT_S,
+    EVALUATOR,
+    SYNCER,
+    Seat,
+    group_name,
+    region_evaluator,
+    shards_of,
+)
 from cluster.status import RunStatus
 from cluster.view import ProcessStarts, View
 from coordinator.errors import RunFailed
@@ -45,6 +54,8 @@ class CoreActors:
         policy = config.durability
         self.watchdog = Watchdog(policy.hang_s, policy.restarts, time.monotonic)
         self.evaluations: EvaluationSchedule
+        self._region_of = {group.group: group.region for group in config.islands}
+        self.regions = RegionEvaluations((), self._evaluator_of, 0.0)  # until the start
         self._uncounted: list[Unjudged] = []  # failed evaluations that the syncer has yet to count
 
     def start(self, owner: int) -> None:
@@ -61,6 +72,9 @@ class CoreActors:
         self.evaluations = EvaluationSchedule(
             cluster.evaluating(evaluator), every_s, time.monotonic
         )
+        self.regions = RegionEvaluations(
+            config.evaluated_regions, self._evaluator_of, every_s, time.monotonic
+        )
         labels = config.sync.shard_labels
         nodes = [] if labels is None else hosts(labels, cluster.nodes())
         shards = {
@@ -73,6 +87,9 @@ class CoreActors:
         for name, actor in self._actors.items():
             sign, restart = partial(cluster.sign, actor), partial(cluster.restart, actor)
             self.watchdog.add(name, sign, restart, vital=name != EVALUATOR)
+
+    def _evaluator_of(self, region: str) -> Evaluating:
+        return self._cluster.evaluating(self._cluster.start_region_evaluator(region))
 
     def _place(self) -> Place:
         """Reserve machines for the evaluator alone, and wait for them."""
@@ -136,8 +153,12 @@ class CoreActors:
         check_timeout = patience(CALL_TIMEOUT_S)
         self._cluster.ask(self._actors[SYNCER], "fault", Island(victim), meanwhile=check_timeout)
 
-    def judge(self) -> None:
-        """Have the model evaluated if it is time; a failure is only counted."""
+    def judge(self, live: Iterable[Island] = ()) -> None:
+        """Have the model evaluated if it is time; a failure is only counted.
+
+        `live`: the live islands, whose regions evaluate it, too.
+        """
+        self.regions.look({self._region_of.get(group_name(island)) for island in live})
         if (why := self.evaluations.look()) is not None:
             self._uncounted.append(why)
         while self._uncounted:
@@ -156,7 +177,10 @@ class CoreActors:
             self.watchdog.look()  # watch the evaluator too
             return enough()
 
-        return self.evaluations.verdict(versions, over)
+        found = self.evaluations.verdict(versions, over)
+        by_region, missing = self.regions.verdict(versions, over)
+        why = "; ".join([*([] if found.why is None else [found.why]), *missing]) or None
+        return {**found.figures, "heldout_by_region": by_region}, why
 
     def close(self) -> dict[str, object]:
         """Close the tape; return the figures that the syncer has measured."""
@@ -182,7 +206,8 @@ class CoreActors:
 
     def end(self) -> None:
         """End all core actors that are there."""
-        for name in dict.fromkeys((SYNCER, *self._fragments_of, EVALUATOR)):
+        regional = map(region_evaluator, self._config.evaluated_regions)
+        for name in dict.fromkeys((SYNCER, *self._fragments_of, EVALUATOR, *regional)):
             if (actor := self._cluster.find(name)) is not None:
                 self._cluster.end(actor)
         if (place := self._evaluator_place or self._cluster.reserved(APART)) is not None:

@@ -265,5 +265,6 @@ class Keeper:
         alerts = (
             errors.trouble, errors.unheard, end, self._memory.trouble, self._exporter.tend(),
             self._records.trouble, self._board.course.trouble,
+            self._core.regions.trouble,
         )  # fmt: skip
         self._board.publish_alerts(each for each in alerts if each is not None)

@@ -140,10 +140,18 @@ def _by_reason(key: str, reasons: type[StrEnum]) -> Callable[[RunStatus], Iterat
     return samples
 
 
+def _by_region(status: RunStatus) -> Iterator[MetricSample]:
+    for region, loss in status.get("heldout_by_region", {}).items():
+        if loss is not None:
+            yield (region,), loss
+
+
 METRICS = (
     Declared("heldout_loss_nats", Kind.GAUGE,
              "Held-out loss of the syncer's model per token, on a sample.",
              _one(lambda s: s["heldout"][-1][1] if s["heldout"] else None)),
+    Declared("region_heldout_loss_nats", Kind.GAUGE, "Held-out loss of the syncer's model per "
+             "token on the text of a region, on a sample.", _by_region, ("region",)),
     Declared("expected_loss_nats", Kind.GAUGE, "Held-out loss that is expected after so many "
              "tokens, `monitor.expected`.", _expected("loss")),
     Declared("expected_loss_low_nats", Kind.GAUGE, "Lower end of the band of the expected loss.",

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, TypedDict, cast
 
 from cluster.fleet.run_identity import SCHEMA
-from cluster.status import Figures, RunStatus, sketched
+from cluster.status import Figures, RunStatus
 from cluster.storage.files import json_text
+
+CURVE_SKETCHED = 32
+"""The most points of the held-out curve in each line of metrics.jsonl."""
 
 
 class MetricsColumns(TypedDict):
@@ -61,6 +64,14 @@ def columns(status: RunStatus, unix_s: float) -> dict[str, object]:
     return {**own, **figures}
 
 
+def sketched(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return at most `CURVE_SKETCHED` points of a curve, evenly spread; the last is the newest."""
+    if len(curve) <= CURVE_SKETCHED:
+        return [*curve]
+    last = CURVE_SKETCHED - 1
+    return [curve[point * (len(curve) - 1) // last] for point in range(CURVE_SKETCHED)]
+
+
 def metrics_line(status: RunStatus, unix_s: float) -> str:
     """Return a status as a line of metrics.jsonl; `unix_s`: its time, in seconds since 1970."""
     row = {**columns(status, unix_s), **status, "heldout": sketched(status["heldout"])}
@@ -69,10 +80,19 @@ def metrics_line(status: RunStatus, unix_s: float) -> str:
 
 
 def last_status(status: RunStatus, summary: Mapping[str, object]) -> RunStatus:
-    """Return the status at the end of a run, with the final point of the held-out curve, if any."""
+    """Return the status at the end of a run, with the losses of the final model, if any."""
     loss = summary.get("sample_heldout_loss")  # over the same windows as the points before
     points = [(status["t"], loss)] if isinstance(loss, float) else []
-    return {**status, "heldout": [*status["heldout"], *points]}
+    last: RunStatus = {**status, "heldout": [*status["heldout"], *points]}
+    found = cast("dict[str, float | None]", summary.get("heldout_by_region") or {})
+    known = {name: loss for name, loss in found.items() if loss is not None}
+    if known:
+        last["heldout_by_region"] = {**status.get("heldout_by_region", {}), **known}
+        last["heldout_by_region_t"] = {
+            **status.get("heldout_by_region_t", {}),
+            **dict.fromkeys(known, status["t"]),
+        }
+    return last
 
 
 def status_of_row(text: str | bytes) -> RunStatus:

@@ -21,6 +21,7 @@ SUMMARY_FIELDS = {
     "heldout_metrics": "What the task's loss returns beside it, by name, over the same windows.",
     "sample_heldout_loss": "The same over the 64 windows that a live run evaluates.",
     "initial_heldout_loss": "Held-out loss of the initial model, in nats per token.",
+    "heldout_by_region": "Loss of the final model on held-out text of each region; null: unknown.",
     "tokens_trained": "Tokens that all islands have trained; the next four add up to it.",
     "tokens_merged": "Tokens whose contributions are in the model.",
     "tokens_discarded": "Tokens of contributions that were refused, overwritten or too old.",

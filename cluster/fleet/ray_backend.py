@@ -25,6 +25,7 @@ from cluster.actors.start import (
     find_actor,
     start_evaluator,
     start_island,
+    start_region_evaluator,
     start_shard,
     start_syncer,
 )
@@ -170,6 +171,11 @@ class RayBackend(RayCluster):
             return start_evaluator(self.config, self.home)
         assert isinstance(place, PlacedGroup | PlacedSlice)
         return start_evaluator(self.config, self.home, place.strategy())
+
+    def start_region_evaluator(self, region: str) -> Handle:
+        """Start the evaluator of a region on a node with the labels of its first group."""
+        labels = selector(self.config.group_in(region))
+        return start_region_evaluator(self.config, region, self.home, labels)
 
     def start_shard(self, name: str, node: str | None, owner: int) -> Handle:
         """Start a shard on this node, or at the fleet if that is None."""

@@ -88,7 +88,7 @@ class ReconcileLoop:
                 self._core.stop(stopping)
                 self._told_to_stop = True
             self._injection.inject_due_faults(view, self._keep)
-            self._core.judge()
+            self._core.judge(view.live)
         return view
 
     def _require_quorum(self, wanted: DesiredState) -> None:
@@ -103,10 +103,16 @@ class ReconcileLoop:
 
     def _publish(self, status: RunStatus, wanted: DesiredState) -> None:
         """Publish the syncer's status, with the fleet's knowledge of islands on top."""
+        regions = self._core.regions
         warm = sum(map(len, self._islands.spares.warm(time.monotonic()).values()))
         self._board.publish(
             overlay_islands(
-                {**status, "asked": wanted.stopping},
+                {
+                    **status,
+                    "asked": wanted.stopping,
+                    "heldout_by_region": regions.losses,
+                    "heldout_by_region_t": regions.steps,
+                },
                 self._islands.all(),
                 wanted=len(wanted.desired),
                 spares=warm,

@@ -25,7 +25,10 @@ FIGURES = {
 }
 """The figures of a status that are tracked, with their names there."""
 EVALUATION = "eval/loss"
-"""The held-out loss, logged once for each evaluation at the step of its model."""
+"""The held-out loss, logged once for each evaluation at the step of its model.
+
+Below it is one value for each region that evaluates.
+"""
 TRAINING = "train/loss"
 """The training loss: the mean of the live islands, and below it one value for each island."""
 METRIC = "train/{}"
@@ -35,6 +38,16 @@ METRIC = "train/{}"
 def values_of(status: RunStatus) -> dict[str, float]:
     """Return the values of a status that are known and finite, without the held-out loss."""
     return {name: value for name, value in _values(status) if math.isfinite(value)}
+
+
+def evaluated_regions(status: RunStatus) -> dict[str, tuple[int, float]]:
+    """Return the step of the model and the finite held-out loss of each region that has one."""
+    losses, steps = status.get("heldout_by_region", {}), status.get("heldout_by_region_t", {})
+    return {
+        region: (steps[region], loss)
+        for region, loss in losses.items()
+        if loss is not None and math.isfinite(loss) and region in steps
+    }
 
 
 def _values(status: RunStatus) -> Iterator[tuple[str, float]]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from cluster.config.schema import Config
 from cluster.config.tracker_names import TRACKERS
 from cluster.failures import in_short
-from cluster.fleet.tracked_values import EVALUATION, values_of
+from cluster.fleet.tracked_values import EVALUATION, evaluated_regions, values_of
 from cluster.fleet.tracker import TrackedRun, Tracker
 from cluster.status import RunStatus
 from cluster.storage.identity import identity_of
@@ -135,6 +135,7 @@ class Trackers:
     ) -> None:
         """Create the trackers. `evaluated`: the last evaluation that an earlier fleet logged."""
         self._threads, self._evaluated, self._now_s = threads, evaluated, now_s
+        self._by_region: dict[str, Evaluated] = {}
         self._logged_s = -EVERY_S
         self._ends = False
 
@@ -173,6 +174,10 @@ class Trackers:
             if known is None or t > known[0] or (t == known[0] and loss != known[1]):
                 self._evaluated = t, loss
                 self._put(LoggedValues({EVALUATION: loss}, t, tokens, unix_s))
+        for region, found in evaluated_regions(status).items():
+            if self._by_region.get(region) != found:
+                self._by_region[region] = t, loss = found
+                self._put(LoggedValues({f"{EVALUATION}/{region}": loss}, t, tokens, unix_s))
         if self._now_s() - self._logged_s >= EVERY_S or status["phase"] == "finished":
             self._logged_s = self._now_s()
             self._put(LoggedValues(values_of(status), status["t"], tokens, unix_s))

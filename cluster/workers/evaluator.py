@@ -45,6 +45,15 @@ class Judged(NamedTuple):
     """Batches for a summary, if the first model must be evaluated too."""
 
 
+class RegionLoss(NamedTuple):
+    """The held-out loss of the global model on the text of one region."""
+
+    t: int
+    """The syncer step of the model; 0 if the caller has named the versions."""
+    loss: float
+    """In nats per token."""
+
+
 SAMPLE_WINDOWS = 64
 """Held-out windows of an evaluation during the run, while the islands need the cores."""
 FINAL_WINDOWS = 512

@@ -130,7 +130,7 @@ class Shards:
 @pytest.fixture
 def actor(monkeypatch: pytest.MonkeyPatch) -> Callable[..., EvaluatorActor]:
     monkeypatch.setattr("ray.get", lambda answers: answers)
-    monkeypatch.setattr("cluster.actors.evaluator.actor.AGAIN_S", 0.0)
+    monkeypatch.setattr("cluster.actors.evaluator.public_model.AGAIN_S", 0.0)
 
     def made(shards: Shards) -> EvaluatorActor:
         config = {"task": {"preset": "byte-tiny"}, "islands": [{}], "sync": {"fragments": 1}}
@@ -158,6 +158,6 @@ def test_missing_model_is_not_waited_for(
 ) -> None:
     with pytest.raises(Unreachable, match="do not have the model"):
         actor(Shards(V3)).loss([V4])
-    monkeypatch.setattr("cluster.actors.evaluator.actor.AWAY_S", 0.05)
+    monkeypatch.setattr("cluster.actors.evaluator.public_model.AWAY_S", 0.05)
     with pytest.raises(Unreachable, match="do not have the model"):
         actor(Shards(None)).loss([V3])

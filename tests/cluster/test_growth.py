@@ -11,7 +11,8 @@ import pytest
 
 from archipelago.lab.bench.long_tape import Crew, config_for
 from archipelago.lab.bench.scale import layout_of
-from cluster.status import CURVE_KEPT, CURVE_SKETCHED, sketched
+from cluster.fleet.metrics_row import CURVE_SKETCHED, sketched
+from cluster.status import CURVE_KEPT
 from cluster.storage.files import aside_of
 from cluster.storage.folder import Folder
 from cluster.storage.metrics_log import MEGABYTE, MetricsLog, last_look

@@ -51,6 +51,7 @@ def a_full_status() -> Any:
     status["expected"] = ExpectedStatus(
         t=120, tokens=1_000_000, loss=2.4, low=2.3, high=2.5, heldout_loss=2.45, inside=True
     )
+    status["heldout_by_region"] = {"eu": 2.5, "us": None}
     status["links"] = [
         LinkStatus(
             link="eu", direction=direction, bytes=9, transfers=3, transfer_s=1.5, late=1,

@@ -69,7 +69,8 @@ KEYS = {
     "mean_participants", "goodput", "uptime", "failures",
     "goodput_s", "badput_s", "island_seconds", "ideal_step_s", "step_deviation_s", "loss_spikes",
     "faults", "recovery_s", "max_merge_gap_s", "up_bytes_per_token", "down_bytes_per_token",
-    "heldout_metrics", "rejected_contributions", "effective_overlap", "wall_s", "global_sha256",
+    "heldout_metrics", "heldout_by_region", "rejected_contributions", "effective_overlap", "wall_s",
+    "global_sha256",
 }  # fmt: skip
 
 

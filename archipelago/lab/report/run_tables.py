@@ -45,10 +45,16 @@ def _recovery(record: RunRecord) -> str:
     return ", ".join(f"{each:.1f} s" for each in found) if found else MISSING
 
 
+def _by_region(record: RunRecord) -> str:
+    found: Mapping[str, float | None] = record.figure("heldout_by_region") or {}
+    return ", ".join(f"{name} {figure_text(loss)}" for name, loss in found.items()) or MISSING
+
+
 FIGURES: Mapping[str, Getter] = {
     "state": lambda record: record.state,
     "mode": lambda r: str(r.summary.get("mode") or r.config.get("run", {}).get("mode", MISSING)),
     "held-out loss, nats per token": _figure("heldout_loss"),
+    "held-out loss by region": _by_region,
     "expected, at the last evaluation": _figure("expected_loss"),
     "loss spikes": _figure("loss_spikes"),
     "held-out loss of the initial model": _figure("initial_heldout_loss"),

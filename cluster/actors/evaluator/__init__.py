@@ -1,7 +1,9 @@
-"""The evaluator's process: its actor, on one host or on several.
+"""The processes that evaluate the model: one for the run, and one in each region with data.
 
 Modules:
 
-    actor  the actor of the evaluator
-    hosts  an evaluator of several hosts, which evaluate as one
+    actor         the actor of the evaluator
+    region_actor  the actor that evaluates on held-out text of its region
+    public_model  the model as both fetch it from the shards
+    hosts         an evaluator of several hosts, which evaluate as one
 """

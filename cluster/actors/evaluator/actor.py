@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ray
 from ray.exceptions import RayActorError
 
-from cluster.actors.directory import Directory, holder_of, setup_logging
+from cluster.actors.directory import Directory, setup_logging
+from cluster.actors.evaluator.public_model import PublicModel, WantedModel, public_model
 from cluster.actors.fault_injection import Breakable
 from cluster.actors.restart import start_over
 from cluster.config.schema import Config
@@ -18,16 +18,12 @@ from cluster.status import RunStatus
 from cluster.tasks import watch_process
 from cluster.workers.environment import drop_stale_addresses
 from cluster.workers.evaluator import Judged
-from coordinator.errors import Unreachable
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import Fragment, Version
 
 if TYPE_CHECKING:
     from cluster.actors.evaluator.hosts import TogetherEvaluator
     from cluster.workers.evaluator import Evaluator
-
-AGAIN_S, AWAY_S = 1.0, 60.0
-"""Seconds between two questions to a shard that is away, and until the evaluator gives up."""
 
 
 class EvaluatorActor(Breakable):
@@ -42,7 +38,7 @@ class EvaluatorActor(Breakable):
         self._made: Evaluator | None = None
         self._together: TogetherEvaluator | None = None  # in its stead, if there are several hosts
         self._drawn: list[Flat] | None = None
-        self._last: tuple[list[Version], list[Flat]] | None = None
+        self._wanted = WantedModel(self._public)
 
     @property
     def _evaluator(self) -> Evaluator | TogetherEvaluator:
@@ -96,7 +92,7 @@ class EvaluatorActor(Breakable):
 
         Errors: `Unreachable` if they do not.
         """
-        return self._evaluator.loss(self._of(versions))
+        return self._evaluator.loss(self._wanted.of(versions))
 
     def metrics(self) -> dict[str, float]:
         """Return the task's metrics of the last evaluation, by name."""
@@ -104,7 +100,7 @@ class EvaluatorActor(Breakable):
 
     def sample(self, versions: list[Version]) -> float:
         """Return the loss as `loss` does, but over the windows of `judge`."""
-        return self._evaluator.sample(self._of(versions))
+        return self._evaluator.sample(self._wanted.of(versions))
 
     def judge(self) -> None:
         """Evaluate a copy of the public fragments, and send the loss to the syncer."""
@@ -117,41 +113,11 @@ class EvaluatorActor(Breakable):
         except RayActorError as error:  # one of them is being restarted: skip this time
             logging.info("not judged this time: %s", type(error).__name__)
 
-    def _public(self) -> list[tuple[Version, Flat]] | None:
+    def _public(self) -> PublicModel | None:
         """Return the public fragments, or with several hosts this host's ranges of them.
 
         Return None while a shard has no model.
         """
         if self._several:
             return self._all_hosts.public()
-        holder = holder_of(self._config)
-        fragments = [Fragment(p) for p in range(self._config.sync.fragments)]
-        answers: Any = ray.get([self._actors[holder[p]].whole.remote([p]) for p in fragments])
-        return None if None in answers else [answer[0] for answer in answers]
-
-    def _of(self, versions: list[Version]) -> list[Flat]:
-        """Return the fragments in these versions; keep them for another call with the same ones.
-
-        Errors: `Unreachable` if the shards do not have them, or are away for `AWAY_S`.
-        """
-        if self._last is None or self._last[0] != versions:
-            self._last = versions, self._fetch(versions)
-        return self._last[1]
-
-    def _fetch(self, versions: list[Version]) -> list[Flat]:
-        """Fetch the public fragments, with retries while a shard is away.
-
-        Errors: `Unreachable` if they are not of these versions, or a shard is away for `AWAY_S`.
-        """
-        until_s = time.monotonic() + AWAY_S
-        while True:
-            try:
-                found = self._public()
-            except RayActorError as error:
-                logging.info("asking again: %s", type(error).__name__)
-                found = None
-            if found is not None and [version for version, _ in found] == versions:
-                return [flat for _, flat in found]
-            if found is not None or time.monotonic() > until_s:
-                raise Unreachable("the shards do not have the model to evaluate")
-            time.sleep(AGAIN_S)
+        return public_model(self._config, self._actors)
