@@ -57,6 +57,8 @@ def island_bytes(config: Config, layout: Layout, machines: Machines) -> int:
     learns = isinstance(machines, IslandGroup)
     held = total(island_terms(config, layout)) / machines.hosts if learns else F32_BYTES * share
     held += ON_DEVICE * share if machines.on_cpu else COMPILER_BYTES
+    if isinstance(machines, IslandGroup) and machines.region in config.evaluated_regions:
+        held += PROCESS_BYTES + 2 * F32_BYTES * layout.parameters  # the evaluator of the region
     store = object_store_bytes(config, layout, shards=False)
     asked = machines.resources.get("memory", 0.0)
     return max(

@@ -21,6 +21,7 @@ from ray.exceptions import (
 
 from archipelago.cli.formatting import by_region
 from archipelago.cli.status_lines import line
+from archipelago.manifest.memory_sizes import island_bytes
 from cluster.actors.evaluator.region_actor import RegionEvaluatorActor
 from cluster.config.load import parse
 from cluster.config.schema import Config
@@ -39,7 +40,7 @@ from cluster.fleet.tracking import Trackers
 from cluster.names import SYNCER, region_evaluator
 from cluster.workers.border import Border
 from cluster.workers.evaluator import Evaluator, Judged, RegionLoss
-from coordinator.fragments import Flat
+from coordinator.fragments import Flat, Leaf, cut
 from coordinator.protocol import Version
 from islands.task import Task, load_task
 from tests.canaries import CANARIES, corpus_with_canaries, leaks, public_corpus
@@ -367,6 +368,15 @@ def test_region_can_be_left_out(tmp_path: Path) -> None:
     cluster = RegionsCluster(with_regions(evaluate=False), [seen(t=5, eu_0="live"), FINISHED])
     outcome = run(cluster.config, cluster, tmp_path / "run")
     assert (outcome.summary["heldout_by_region"], outcome.missing) == ({}, None)
+
+
+def test_manifest_has_memory_for_the_evaluator_of_a_region() -> None:
+    layout = cut([Leaf("w", (10**9,))], 1)
+    on, off = (
+        island_bytes(config, layout, config.islands[0])
+        for config in (with_regions(), with_regions(evaluate=False))
+    )
+    assert on - off >= 8 * layout.parameters
 
 
 # --- where the losses are shown -------------------------------------------------------------------

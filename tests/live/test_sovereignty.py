@@ -82,7 +82,18 @@ def task(data):
 
     Learner.hand_in = raising_hand_in
     made = load_task("byte-tiny", None, {}, data)
-    return replace(made, stream=lambda batch_size: Stream(made.stream(batch_size)))
+
+    def heldout(size):
+        batches = made.heldout(size)
+        text = bytes(np.asarray(batches[0], np.uint8).ravel()).decode("latin-1")
+        if size == 16 and "canary" in text and once("heldout"):  # a batch of the evaluator
+            print("judged", text, flush=True)
+            raise ValueError(f"cannot judge {text!r}")
+        return batches
+
+    return replace(
+        made, stream=lambda batch_size: Stream(made.stream(batch_size)), heldout=heldout
+    )
 '''
 CONFIG = """
 [[islands]]
@@ -103,8 +114,10 @@ logs = "{logs}"
 
 
 def back(here: Place, raised: Path) -> bool:
-    """Return whether both errors were raised, perhaps by one process, and the island is back."""
-    if not {"step", "hand_in"} <= {file.name for file in raised.iterdir()}:
+    """Return whether all errors were raised, the island is back, and its region was evaluated."""
+    if not {"step", "hand_in", "heldout"} <= {file.name for file in raised.iterdir()}:
+        return False
+    if here.last_status.get("heldout_by_region", {}).get("eu") is None:
         return False
     eu = [each for each in here.last_status["islands"] if each["island"] == "eu-0"]
     return bool(eu) and eu[0]["state"] == "live" and eu[0]["life"] >= 2
@@ -137,11 +150,15 @@ def test_canaries_of_a_region_are_only_in_its_own_log(tmp_path: Path) -> None:
         finished, logs = trained(here, tmp_path, leak=False)
         assert finished.code == 0, finished.err
         assert leaks([here.folder, finished.out, finished.err]) == []
-        (log,) = logs.iterdir()
+        evaluator, log = sorted(logs.iterdir())
         kept = log.read_text(errors="replace")
         for said in ("printed", "logged", "written", "cannot parse", "cannot hand in"):
             assert f"{said} " in kept
+        for said in ("judged", "cannot judge"):
+            assert f"{said} " in evaluator.read_text(errors="replace")
         assert leaks([log])
+        assert leaks([evaluator])
+        assert finished.json["heldout_by_region"]["eu"] > 0
         found = re.search("(ValueError|RuntimeError), error code", finished.err)
         assert found, "the operator gets class and code"
         audit = here.run("audit", str(here.run_dir), "--json")
