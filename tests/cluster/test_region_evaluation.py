@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,19 +15,17 @@ from ray.exceptions import (
     ActorUnavailableError,
     GetTimeoutError,
     OutOfDiskError,
-    RayActorError,
 )
 
 from archipelago.cli.formatting import by_region
 from archipelago.cli.status_lines import line
 from archipelago.manifest.memory_sizes import island_bytes
-from cluster.actors.evaluator.region_actor import RegionEvaluatorActor
 from cluster.config.load import parse
 from cluster.config.schema import Config
 from cluster.failures import Unjudged
-from cluster.fleet import keeper
 from cluster.fleet.evaluation import DEATHS, HUNG_S, Evaluating, Pending
 from cluster.fleet.metrics_row import last_status
+from cluster.fleet.outcome import Outcome
 from cluster.fleet.region_evaluation import (
     SHARE,
     SILENT_S,
@@ -37,14 +34,16 @@ from cluster.fleet.region_evaluation import (
 )
 from cluster.fleet.status_view import starting_status
 from cluster.fleet.tracking import Trackers
-from cluster.names import SYNCER, region_evaluator
-from cluster.workers.border import Border
+from cluster.names import region_evaluator
+from cluster.view import View
+from cluster.workers.border import Border, border_of
 from cluster.workers.evaluator import Evaluator, Judged, RegionLoss
+from cluster.workers.region_judge import RegionJudge
 from coordinator.fragments import Flat, Leaf, cut
 from coordinator.protocol import Version
 from islands.task import Task, load_task
 from tests.canaries import CANARIES, corpus_with_canaries, leaks, public_corpus
-from tests.cluster.test_controller import FINISHED, FakeCluster, config_of, run, seen
+from tests.cluster.test_controller import FINISHED, FakeCluster, config_of, fleet_of, seen
 from tests.cluster.test_evaluation import remotely
 from tests.cluster.test_trackers import OWN, Kept
 
@@ -309,11 +308,6 @@ def test_ctrl_c_cuts_the_last_evaluations_short(
 # --- the run --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def no_linger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "LINGER_S", 0.0)
-
-
 class RegionsCluster(FakeCluster):
     """A cluster whose evaluators of regions answer at once."""
 
@@ -328,6 +322,16 @@ class RegionsCluster(FakeCluster):
         fake.sampled = [RegionLoss(2, 2.5)]
         fake.last = [RegionLoss(0, loss)] if isinstance(loss, float) else [loss]
         return fake
+
+
+def run_of(config: Config, run_dir: Path, *looks: Callable[[], View]) -> tuple[Outcome, Any]:
+    """Run a fleet to its end, which waits for no question; return the outcome and the cluster."""
+    cluster = RegionsCluster(config, [*looks])
+    fleet = fleet_of(config, cluster, run_dir)
+    fleet.dismiss()
+    fleet.keep()
+    assert fleet.outcome is not None
+    return fleet.outcome, cluster
 
 
 def with_regions(**region: Any) -> Config:
@@ -348,11 +352,9 @@ def with_regions(**region: Any) -> Config:
     )
 
 
-@pytest.mark.usefixtures("no_linger")
 def test_run_has_a_loss_for_each_region_that_evaluates(tmp_path: Path) -> None:
     look = seen(t=5, eu_0="live")
-    cluster = RegionsCluster(with_regions(), [look] * 40 + [FINISHED])
-    outcome = run(cluster.config, cluster, tmp_path / "run")
+    outcome, cluster = run_of(with_regions(), tmp_path / "run", *[look] * 40, FINISHED)
     assert outcome.error is None
     assert outcome.summary["heldout_by_region"] == {"eu": 3.0, "us": None}
     assert outcome.summary["heldout_loss"] == 1.5
@@ -363,10 +365,9 @@ def test_run_has_a_loss_for_each_region_that_evaluates(tmp_path: Path) -> None:
     assert (cluster.actors, cluster.places) == ({}, {}), "nothing is left"
 
 
-@pytest.mark.usefixtures("no_linger")
 def test_region_can_be_left_out(tmp_path: Path) -> None:
-    cluster = RegionsCluster(with_regions(evaluate=False), [seen(t=5, eu_0="live"), FINISHED])
-    outcome = run(cluster.config, cluster, tmp_path / "run")
+    looks = seen(t=5, eu_0="live"), FINISHED
+    outcome, _ = run_of(with_regions(evaluate=False), tmp_path / "run", *looks)
     assert (outcome.summary["heldout_by_region"], outcome.missing) == ({}, None)
 
 
@@ -449,110 +450,96 @@ def careless(data: Any) -> Task:
     return replace(task, heldout=heldout)
 
 
-class ShardsOfModel:
-    """The actors of a run whose only fragment is this model."""
+class LeakyBorder(Border):
+    """A border with one deliberate leak: errors leave with their texts."""
 
-    model: Flat = np.zeros(0, np.float32)
-
-    def __init__(self, namespace: str) -> None: ...
-
-    def __getitem__(self, name: str) -> Any:
-        if name == SYNCER:
-            return SimpleNamespace(status=SimpleNamespace(remote=lambda: {"t": 12}))
-        whole = SimpleNamespace(remote=lambda _: [(VERSIONS[0], self.model)])
-        return SimpleNamespace(whole=whole)
-
-
-ActorIn = Callable[..., RegionEvaluatorActor]
+    def shown(self, error: BaseException) -> str:
+        """Return the text of an exception."""
+        return f"{type(error).__name__}: {error}"
 
 
 @pytest.fixture
-def actor_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ActorIn:
-    """Return a function that makes the actor of a region, in this process."""
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Write a corpus for each region."""
     monkeypatch.setenv("ARCHIPELAGO_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("ray.get", lambda answers: answers)
-    monkeypatch.setattr("cluster.actors.evaluator.region_actor.Directory", ShardsOfModel)
-    monkeypatch.setattr("cluster.actors.evaluator.region_actor.watch_process", lambda _: None)
-    monkeypatch.setattr(Border, "keep_output", lambda _: None)  # it would take pytest's own
-    texts = {"eu": corpus_with_canaries(tmp_path / "eu"), "us": public_corpus(tmp_path / "us")}
-    public = public_corpus(tmp_path / "public")
+    return {"eu": corpus_with_canaries(tmp_path / "eu"), "us": public_corpus(tmp_path / "us")}
 
-    def made(region: str, **task: Any) -> RegionEvaluatorActor:
-        tables = {
+
+def judge_in(
+    region: str,
+    texts: dict[str, Path],
+    model: list[Flat],
+    *,
+    t: Any = 12,
+    leaks: bool = False,
+    **task: Any,
+) -> RegionJudge:
+    """Return the evaluation inside a region, of a run with this public model."""
+    logs = texts["eu"].parent / "logs"
+    config = parse(
+        {
             **BASE,
             "task": task or BASE["task"],
-            "data": {**BASE["data"], "source": str(public)},
+            "data": {**BASE["data"], "source": str(texts["eu"].parent / "public")},
             "islands": [{"group": name, "region": name} for name in texts],
             "regions": {
-                name: {"data": str(text), "logs": str(tmp_path / "logs")}
-                for name, text in texts.items()
+                name: {"data": str(text), "logs": str(logs)} for name, text in texts.items()
             },
         }
-        return RegionEvaluatorActor(parse(tables).model_dump_json(), region, "archipelago-run")
+    )
+    border = border_of(config, config.group_in(region), "run-evaluator")
+    if leaks:
+        border = LeakyBorder(region, config.regions[region], region, logs / "leaky.log")
+    return RegionJudge(
+        config.evaluated_in(region), border, lambda: (t, model), lambda versions: model
+    )
 
-    return made
+
+def evaluator_of(text: Path) -> Evaluator:
+    """Return an evaluator of a run without regions that reads this text."""
+    return Evaluator(
+        parse({**BASE, "data": {**BASE["data"], "source": str(text)}, "islands": [{}]})
+    )
 
 
 @pytest.mark.slow
-def test_loss_of_a_region_is_that_of_its_own_text(
-    actor_in: ActorIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    actors = {region: actor_in(region) for region in ("eu", "us")}
-
-    def on(source: str) -> Evaluator:
-        data = {**BASE["data"], "source": str(tmp_path / source)}
-        return Evaluator(parse({**BASE, "data": data, "islands": [{}]}))
-
-    own = {region: on(region) for region in actors}
+def test_loss_of_a_region_is_that_of_its_own_text(texts: dict[str, Path]) -> None:
+    own = {region: evaluator_of(text) for region, text in texts.items()}
     drawn = np.random.default_rng(1).normal(0.0, 0.1, own["eu"].layout.parameters)
     model = [drawn.astype(np.float32)]  # the initial model has the same loss on every text
-    monkeypatch.setattr(ShardsOfModel, "model", model[0])
     losses = {region: judge.loss(model) for region, judge in own.items()}
     assert abs(losses["eu"] - losses["us"]) > 0.01, "the text of another region would be noticed"
-    for region, actor in actors.items():
-        assert actor.judged() == Judged(0, 0.0)
-        found, sample = actor.loss(VERSIONS), actor.sample()
-        assert found == (0, pytest.approx(losses[region], abs=1e-6))
+    for region, loss in losses.items():
+        judge = judge_in(region, texts, model)
+        assert judge.judged == Judged(0, 0.0)
+        found, sample = judge.loss(VERSIONS), judge.sample()
+        assert found == (0, pytest.approx(loss, abs=1e-6))
         assert sample == (12, pytest.approx(own[region].sample(model), abs=1e-6))
-        assert actor.judged().batches > 0
+        assert judge.judged.batches > 0
 
 
 @pytest.mark.parametrize("error", [ValueError(), SystemExit(), KeyboardInterrupt()])
 def test_sample_in_an_exception_does_not_leave(
-    actor_in: ActorIn,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: BaseException,
-    caplog: pytest.LogCaptureFixture,
+    texts: dict[str, Path], error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     RAISES["kind"] = error
-    target = f"{__name__}:careless"
-    answers = [actor_in("eu", target=target).sample(), actor_in("eu", target=target).loss(VERSIONS)]
+    judge = judge_in("eu", texts, [], target=f"{__name__}:careless")
+    answers = [judge.sample(), judge.loss(VERSIONS)]
     for answer in answers:
         assert isinstance(answer, str)
         assert answer.startswith(f"{type(error).__name__}, error code ")
         assert answer.endswith("its text stays in region eu")
     assert leaks([str(answers), caplog.text]) == []
-    (log,) = (tmp_path / "logs").iterdir()
+    (log,) = (texts["eu"].parent / "logs").iterdir()
     assert leaks([log]), "the text is kept in the region"
-    monkeypatch.setattr(Border, "_keeps_errors", property(lambda _: False))
-    leaky = actor_in("eu", target=target).loss(VERSIONS)
-    assert leaks([str(leaky)]), "a build with a leak fails this test"
+    leaky = judge_in("eu", texts, [], leaks=True, target=f"{__name__}:careless")
+    assert leaks([str(leaky.loss(VERSIONS))]), "a build with a leak fails this test"
 
 
-def test_nothing_but_numbers_leaves(actor_in: ActorIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Evaluator, "loss", lambda *_: cast("Any", CANARIES[0]))
-    answer = actor_in("eu").loss(VERSIONS)
+@pytest.mark.slow
+def test_nothing_but_numbers_leaves(texts: dict[str, Path]) -> None:
+    model = evaluator_of(texts["us"]).initial()
+    answer = judge_in("eu", texts, model, t=CANARIES[0]).sample()
     assert isinstance(answer, str)
     assert answer.startswith("Malformed, error code ")
     assert leaks([answer]) == []
-
-
-def test_shard_that_comes_back_is_waited_for_another_time(
-    actor_in: ActorIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def away(*_: object) -> None:
-        raise RayActorError
-
-    monkeypatch.setattr("cluster.actors.evaluator.region_actor.public_model", away)
-    assert actor_in("eu").sample() is None
