@@ -150,7 +150,7 @@ def test_canaries_of_a_region_are_only_in_its_own_log(tmp_path: Path) -> None:
         finished, logs = trained(here, tmp_path, leak=False)
         assert finished.code == 0, finished.err
         assert leaks([here.folder, finished.out, finished.err]) == []
-        evaluator, log = sorted(logs.iterdir())
+        log, evaluator = sorted(logs.iterdir())
         kept = log.read_text(errors="replace")
         for said in ("printed", "logged", "written", "cannot parse", "cannot hand in"):
             assert f"{said} " in kept
