@@ -26,6 +26,7 @@ from archipelago.results import RunResult
 from archipelago.run_handle import RunHandle
 from archipelago.started_run import StartedRun
 from archipelago.travelling_task import MakeOptimizer, MakeTask, check_resumed
+from cluster.config.schema import Config
 from cluster.status import RunStatus
 from cluster.storage import runs
 from cluster.storage.ladder import chosen_rung
@@ -59,8 +60,7 @@ class Run(RunHandle):
         optimizer: An `optax.GradientTransformation`, or a function that returns one, in place of
             the configuration's optimizer. It travels as a task does.
         run_dir: Where to write; a new or empty directory. By default `runs/NAME-DATE-TIME`.
-        resume: Continue a run that died, in its directory `run_dir`, with the task that it began
-            with.
+        resume: Continue a run that died, in its `run_dir`, with the task that it began with.
         from_stored: With `resume`, continue from the newest stored version of each fragment.
         from_step: With `resume`, go back to the kept state of this syncer step.
         on_merge: Called with a `MergeEvent` for each merge.
@@ -123,10 +123,7 @@ class Run(RunHandle):
             )
         config, wanted = self._config, self._wanted_dir
         if self._resume:
-            chosen = runs.resumed_dir(config, wanted)
-            check_resumed(config, chosen / runs.CONFIG)
-            if self._from_step is not None:
-                chosen_rung(depot_of(config, chosen), self._from_step)
+            chosen = _resumed(config, wanted, self._from_step)
         else:
             chosen = runs.choose(config, self._origin, wanted, datetime.now().astimezone())
         run_dir = chosen.absolute()
@@ -237,3 +234,15 @@ class Run(RunHandle):
         if self._started is None:
             raise UserMistake("the run was not started: call start() first")
         return self._started
+
+
+def _resumed(config: Config, wanted: Path | None, from_step: int | None) -> Path:
+    """Return the directory of a run to resume.
+
+    Errors: `UserMistake` if it began with other functions, or has not kept the state of that step.
+    """
+    chosen = runs.resumed_dir(config, wanted)
+    check_resumed(config, chosen / runs.CONFIG)
+    if from_step is not None:
+        chosen_rung(depot_of(config, chosen), from_step)
+    return chosen

@@ -32,9 +32,7 @@ UP_TIMEOUT_S = 20.0
 """Seconds that a request waits for a fleet that is just starting."""
 HINTS: Mapping[str, Callable[[str], str]] = {
     "chaos": lambda run: "resume it without that key, or try a run of your own",
-    "stop": lambda run: (
-        f"end it by Ctrl-C or, if submitted, `ray job stop {run}`"
-    ),
+    "stop": lambda run: f"end it by Ctrl-C or, if submitted, `ray job stop {run}`",
 }
 """The remedy for each command that a run forbids, by the run's name."""
 KEPT_TIMEOUT_S = 5.0

@@ -50,6 +50,7 @@ def test_codec_fragmenting_outer_optimizer_and_tracker_work_together_on_ray() ->
             "--set", f"sync.fragmenting={own}", "--set", "sync.fragments=4",
             "--set", f"sync.outer.target={outer_optimizer.__name__}:outer",
             "--set", f'monitor.track=["{csv_tracker.__name__}:CsvTracker"]',
+            "--set", "monitor.evaluate_every_s=1",
         )  # fmt: skip
         assert done.code == 0, done.err
         assert done.json["heldout_loss"] < done.json["initial_heldout_loss"]

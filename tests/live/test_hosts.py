@@ -107,7 +107,7 @@ class Played:
 
 
 HARMS = (signal.SIGKILL, signal.SIGSTOP)
-"""What happens to one host of the gang's first life, and of its second."""
+"""The signals that one host of the gang's first life gets, and of its second."""
 
 
 @pytest.fixture(scope="module", params=first_of([HARMS[:1], HARMS]), ids=["kill", "kill-stop"])
