@@ -26,9 +26,9 @@ START_S = 600
 """The timeout in seconds for all nodes to start: Ray's own 30 s are few for a large cluster."""
 END_EARLIER_LIFE = """\
 for each in /proc/[0-9]*; do
-    own=$(tr "\\0" "\\n" 2>/dev/null < "$each/environ" | grep -E "^SLURM_(JOB_ID|RESTART_COUNT)=") || continue
+    own=$(tr "\\0" "\\n" 2>/dev/null < "$each/environ" | grep "^SLURM_") || continue
     grep -qx "SLURM_JOB_ID=$SLURM_JOB_ID" <<< "$own" || continue
-    grep -qx "SLURM_RESTART_COUNT=$SLURM_RESTART_COUNT" <<< "$own" || kill -KILL "${each#/proc/}" || true
+    grep -qx "SLURM_RESTART_COUNT=$SLURM_RESTART_COUNT" <<< "$own" || kill -KILL "${each#/proc/}"
 done"""
 """Ends the processes on a node that belong to this job, but to its life before the requeue."""
 
@@ -122,9 +122,9 @@ def _steps(site: SlurmSite, config: Config, components: Sequence[NodeGroup]) -> 
     several = len(components) > 1
     yield "# Where Slurm does not track processes by cgroups, Ray can outlive a requeue of its job."
     yield 'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then'
-    for number in range(len(components)):
-        step = ["srun", *([f"--het-group={number}"] if several else [])]
-        yield f"    {shlex.join(step)} bash -c {shlex.quote(END_EARLIER_LIFE)} || true"
+    all_groups = [f"--het-group=0-{len(components) - 1}"] if several else []
+    yield "    # shellcheck disable=SC2016"
+    yield f"    {shlex.join(['srun', *all_groups])} bash -c {shlex.quote(END_EARLIER_LIFE)} || true"
     yield "fi"
     for number, group in reversed([*enumerate(components)]):
         step = ["srun", *([f"--het-group={number}"] if several else []), "--label"]

@@ -89,7 +89,8 @@ def test_nodes_offer_what_the_placement_asks_for(example: str) -> None:
 
 def test_the_head_has_the_last_step_and_an_island() -> None:
     text = made("deploy/gpu.toml")[BATCH_FILE]
-    groups = re.findall(r"--het-group=(\d+)", text)
+    groups = re.findall(r"--het-group=(\d+) --label", text)
+    assert len(groups) > 1
     assert groups == sorted(groups, reverse=True), "the shell waits for the last one"
     steps = [line for line in text.replace("\\\n", " ").splitlines() if line.startswith("srun ")]
     assert "archipelago-group=eu" in steps[-1]
