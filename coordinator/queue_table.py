@@ -126,8 +126,10 @@ class QueueTable:
             while lacking or place is None:
                 victim = next(self._victims(claim, need, taken, owner if lacking else None), None)
                 if victim is None:
-                    why = f"quota of {owner}: {lacking}" if lacking else self._no_room(needs)
-                    return Blocked(why, by_quota=bool(lacking))
+                    if owner is not None and lacking:
+                        whole = self.later.lacks(owner, needs) or lacking
+                        return Blocked(f"quota of {owner}: {whole}", by_quota=True)
+                    return Blocked(self._no_room(needs), by_quota=False)
                 _free(trial, *victim)
                 taken.append(victim)
                 lacking = None if owner is None else trial.lacks(owner, [need])

@@ -217,7 +217,7 @@ def test_quota_of_the_cluster_holds_and_is_shown() -> None:
     for _ in range(2):
         desk.look()
     states = {each["run"]: (each["state"], each["why"]) for each in desk.show()["runs"]}
-    assert states["new"] == ("queued", "quota of ada: 0 of islands left, 1 needed")
+    assert states["new"] == ("queued", "quota of ada: 1 of islands left, 2 needed")
     assert states["never"][0] == "refused"
     assert desk.show()["quotas"] == [{"owner": "ada", "name": "islands", "used": 1.0, "limit": 2.0}]
 

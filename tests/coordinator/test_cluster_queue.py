@@ -224,7 +224,7 @@ def test_quota_is_held_and_says_what_is_left() -> None:
         quotas=quotas,
     )
     assert decision.answers["two"] == QueueAnswer(
-        QueueVerdict.WAIT, "quota of ada: 0 of islands left, 1 needed"
+        QueueVerdict.WAIT, "quota of ada: 1 of islands left, 2 needed"
     )
     assert decision.answers["one"].why == "waits behind run two (priority 0)"
     assert decision.answers["bob"].verdict is QueueVerdict.START, "it has another owner"
@@ -232,6 +232,26 @@ def test_quota_is_held_and_says_what_is_left() -> None:
         QueueVerdict.REFUSE,
         "the quota of ada can never cover 3 islands of 1 CPU: 2 of islands left, 3 needed",
     )
+
+
+def test_runs_that_start_at_one_look_share_the_quota() -> None:
+    one, two = claim("one", firm=2), claim("two", firm=2, since_s=1.0)
+    decision = decided(one, two, quotas={"ada": {ISLANDS: 3.0}})
+    assert decision.answers["one"].verdict is QueueVerdict.START
+    assert decision.answers["two"].why == "quota of ada: 1 of islands left, 2 needed"
+
+
+def test_optional_island_beyond_the_quota_is_withheld_although_there_is_room() -> None:
+    crawl = claim("crawl", "n0", "", takeable=2)
+    assert decided(crawl, quotas={"ada": {ISLANDS: 1.0}}).withheld["crawl"] == {
+        "crawl-1": "quota of ada: 0 of islands left, 1 needed"
+    }
+
+
+def test_required_islands_of_a_starting_run_are_its_own_also_if_they_can_be_taken_later() -> None:
+    starting = claim("starting", takeable=3, least=3, standing=Standing.STARTING)
+    decision = decided(starting, claim("next", firm=2, since_s=1.0, priority=1))
+    assert decision.answers["next"].verdict is QueueVerdict.WAIT
 
 
 def test_quota_is_freed_by_the_owners_own_less_important_islands() -> None:
