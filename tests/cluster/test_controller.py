@@ -29,7 +29,7 @@ from cluster.fleet.evaluation import Evaluating, Pending
 from cluster.fleet.outcome import Outcome
 from cluster.fleet.placement import Node
 from cluster.fleet.status_view import starting_status
-from cluster.names import EVALUATOR, SYNCER, Seat, island_actor
+from cluster.names import EVALUATOR, SYNCER, Seat, island_actor, region_evaluator
 from cluster.status import IslandState, RunStatus
 from cluster.storage import fleet_file, runs
 from cluster.storage.folder import Folder
@@ -133,6 +133,9 @@ class FakeCluster(RayCluster):
     def start_island(self, group: IslandGroup, seat: Seat, place: Any) -> str:
         assert self.places[seat] is place
         return self._start(island_actor(seat))
+
+    def start_region_evaluator(self, region: str) -> str:
+        return self._start(region_evaluator(region))
 
     def start_evaluator(self, place: Any) -> str:
         assert self.places.get(Seat(EVALUATOR)) is place

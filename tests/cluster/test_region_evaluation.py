@@ -311,9 +311,6 @@ def test_ctrl_c_cuts_the_last_evaluations_short(
 class RegionsCluster(FakeCluster):
     """A cluster whose evaluators of regions answer at once."""
 
-    def start_region_evaluator(self, region: str) -> str:
-        return self._start(region_evaluator(region))
-
     def evaluating(self, evaluator: str) -> Evaluating:
         if evaluator not in map(region_evaluator, self.config.regions):
             return super().evaluating(evaluator)

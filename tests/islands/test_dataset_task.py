@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -112,11 +111,11 @@ def test_task_of_a_dataset_learns() -> None:
 
 
 class Counted:
-    """A large dataset that counts its reads."""
+    """A large dataset that counts its reads, and must be read by two threads at least."""
 
     def __init__(self, size: int) -> None:
         self.size, self.reads, self.at_once, self.most = size, 0, 0, 0
-        self.lock = threading.Lock()
+        self.lock, self.pair = threading.Lock(), threading.Barrier(2, timeout=30)
 
     def __len__(self) -> int:
         return self.size
@@ -126,7 +125,7 @@ class Counted:
         with self.lock:
             self.reads, self.at_once = self.reads + 1, self.at_once + 1
             self.most = max(self.most, self.at_once)
-        time.sleep(0.01)
+        self.pair.wait()  # for another read at the same time
         with self.lock:
             self.at_once -= 1
         return example(number)

@@ -22,10 +22,11 @@ import archipelago as ap
 
 HERE = Path(__file__).parent
 SPEC = ap.ModelSpec(width=64, layers=2, heads=2, hidden=160)
+DATA = ap.DataSpec("python-stdlib", None, False, 5.0, 32, 0, 64)
 TOKENS = 100
 
 def train():
-    model = ap.language_model("its loss", SPEC, None)
+    model = ap.language_model("its loss", SPEC, DATA)
     optimizer = optax.adam(6e-3)
 
     @jax.jit
