@@ -16,7 +16,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from cluster.failures import Failure, Reason, Unjudged
@@ -255,7 +255,9 @@ def _tell(measures: Measures, note: Note) -> None:
             measures.failed(failed_life, Failure(Reason(reason), why))
         case Note(_, "unjudged", [why]):
             measures.unjudged(why)
-        case Note(now_s, "vitals", [[island, incarnation], vitals]):
-            measures.heard(Life(Island(island), Incarnation(incarnation)), Vitals(**vitals), now_s)
+        case Note(now_s, "vitals", [[island, incarnation], fields]):
+            metrics = tuple((name, value) for name, value in fields.get("metrics", ()))
+            vitals = replace(Vitals(**fields), metrics=metrics)
+            measures.heard(Life(Island(island), Incarnation(incarnation)), vitals, now_s)
         case _:
             log.warning("a note of kind %r is not known: %s", note.kind, note.what)

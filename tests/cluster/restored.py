@@ -166,7 +166,7 @@ def killed(run_dir: Path, kind: str) -> Played:
     run.train(*((24, 8) if kind == "at" else (23, 12)))
     run.notes.fault(Island("local-0"))
     for life in run.lives:
-        run.notes.vitals(life, Vitals(loss=4.0, computing_s=1.0))
+        run.notes.vitals(life, Vitals(loss=4.0, computing_s=1.0, metrics=(("accuracy", 0.5),)))
     if kind == "second":
         run.close()
         run = Again(run_dir, run)

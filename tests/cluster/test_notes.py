@@ -70,7 +70,8 @@ class Story:
         life, (first, *_) = granted.life, granted.leases
         for step in range(1, steps + 1):
             self.now_s += 1.0
-            vitals = Vitals(loss=5.0 - step / 10, computing_s=step / 2)
+            metrics = (("accuracy", step / 10),)
+            vitals = Vitals(5.0 - step / 10, computing_s=step / 2, metrics=metrics)
             lease = Lease(first.number, first.start + step)
             progress = Progress(step, 100 * step, lease)
             self.say(Report(life, progress, step_s=1.0))
