@@ -116,7 +116,7 @@ def test_panels_show_what_prometheus_has(answers: Answers) -> None:
     # everything that has samples is drawn, and the rest has the words "no data"
     assert {*empty} == {
         "Since the last merge", "Goodput", "State of the islands", "Soundness of model and files",
-        "Loss spikes",
+        "Loss spikes", "Metrics of the training loss",
     }  # fmt: skip
     assert len(png) < 150_000
     curve = part(png, "Held-out loss and expected loss")
