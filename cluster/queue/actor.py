@@ -1,13 +1,18 @@
-"""The actor of the queue: one detached actor for each cluster, which Ray restarts."""
+"""The actor of the queue: one detached actor for each cluster, which Ray restarts.
+
+It ends when there is no run any more, so that nothing is left on the cluster.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from cluster.actors.directory import Actor, setup_logging
 from cluster.actors.start import Home
@@ -46,12 +51,17 @@ class QueueActor:
         return self._desk.show()
 
     def _keep(self) -> None:
-        while True:
+        while not self._desk.is_idle:
             try:
                 self._desk.look()
             except Exception as error:  # the head may be away; the next look decides again
                 log.exception("a look of the queue has failed")
                 self._desk.trouble(f"{type(error).__name__}: {error}")
+            time.sleep(LOOK_S)
+        log.info("there is no run any more: the queue ends")
+        while True:  # the next job starts another queue
+            with suppress(RayError, ValueError):
+                ray.kill(ray.get_actor(QUEUE, namespace=QUEUE_SPACE))
             time.sleep(LOOK_S)
 
 

@@ -23,6 +23,8 @@ from coordinator.queue_claims import UNDECIDED, Decision, QueueAnswer, QueueVerd
 log = logging.getLogger("archipelago.queue")
 SILENT_S = 20.0
 """Seconds after which a job that does not ask has left the queue."""
+EMPTY_LOOKS = 5
+"""Looks in a row without a run after which the queue is idle."""
 FIRST_LOOK = QueueAnswer(QueueVerdict.WAIT, "the queue has not looked at it yet")
 
 
@@ -60,6 +62,7 @@ class QueueDesk:
         self._lock = threading.Lock()
         self._waiting: dict[str, _Waiting] = {}
         self._decided = self._confirmed = UNDECIDED
+        self._empty_looks = 0
         self._status = QueueStatus(runs=[], quotas=[], trouble="it has not looked yet")
 
     def ask(self, message: RunMessage, admitted: bool) -> AnswerMessage:
@@ -89,6 +92,11 @@ class QueueDesk:
         with self._lock:
             return self._status
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the last looks found no run at all, live or waiting."""
+        return self._empty_looks >= EMPTY_LOOKS
+
     def look(self) -> None:
         """Look at the cluster once, decide, and have fleets do without the islands to take."""
         now_s = self._clock()
@@ -99,6 +107,7 @@ class QueueDesk:
             }
             applicants = {run: each.applicant for run, each in self._waiting.items()}
         seen = queue_facts(facts, applicants)
+        self._empty_looks = 0 if seen.claims else self._empty_looks + 1
         decided = decide(seen.claims, seen.quotas, seen.total, seen.free)
         now = confirmed(self._decided, decided, seen.claims)
         self._decided = decided

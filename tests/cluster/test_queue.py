@@ -17,7 +17,7 @@ from cluster.fleet.placement import Node
 from cluster.fleet.queue_message import HeldSeat, RunMessage, is_takeable, run_message
 from cluster.fleet.withheld import VALID_S, WithheldIslands
 from cluster.names import Seat, namespace_of
-from cluster.queue.desk import SILENT_S, AnswerMessage, QueueCluster, QueueDesk
+from cluster.queue.desk import EMPTY_LOOKS, SILENT_S, AnswerMessage, QueueCluster, QueueDesk
 from cluster.queue.facts import SOMEWHERE, Applicant, ClusterFacts, queue_facts
 from cluster.queue.place import OPTIONAL, QueueLine, QueuePlace
 from cluster.queue.quotas import Quota, Quotas, read_quotas
@@ -167,6 +167,27 @@ def test_job_that_is_silent_has_left_and_others_move_up() -> None:
     desk.leave("new")
     desk.look()
     assert desk.show()["runs"] == []
+
+
+def test_queue_is_idle_after_looks_that_find_no_run() -> None:
+    cluster = FakeQueueCluster()
+    desk = QueueDesk(cluster)
+    for _ in range(EMPTY_LOOKS - 1):
+        desk.look()
+    assert not desk.is_idle
+    desk.ask(message(asked("new", 1)), False)
+    desk.look()
+    desk.leave("new")
+    cluster.put(asked("live", 1), "a")
+    for _ in range(EMPTY_LOOKS):
+        desk.look()
+    assert not desk.is_idle, "a run is live"
+    cluster.fleets.clear()
+    cluster.placed.clear()
+    for _ in range(EMPTY_LOOKS):
+        assert not desk.is_idle
+        desk.look()
+    assert desk.is_idle
 
 
 def test_island_is_taken_by_telling_its_fleet_and_given_back() -> None:
