@@ -59,7 +59,7 @@ def steady(*uids: str) -> list[str]:
     """Return the expressions of panels that a run with an expected loss answers at some time.
 
     `uids`: of these boards; without one, of all boards. Those that compare may have no answer, and
-    a loss may have no metrics.
+    a loss may have no metrics, and a run no regions.
     """
     found = [
         target["expr"]
@@ -68,7 +68,8 @@ def steady(*uids: str) -> list[str]:
         for target in panel["targets"]
         if not uids or board["uid"] in uids
     ]
-    return [each for each in found if not re.search(r"[<>] |== [01]|^ALERTS|_loss_metric", each)]
+    optional = re.compile(r"[<>] |== [01]|^ALERTS|_loss_metric|_region_heldout")
+    return [each for each in found if not optional.search(each)]
 
 
 def asked(expression: str) -> str:
