@@ -332,7 +332,7 @@ def test_scaling_down_to_one_island_loses_no_tokens(story: Raylets, prometheus: 
     story.until_contributing("local-0")
     assert abs(story.last["figures"]["tokens_lost"] - lost) <= ROUNDING
     until(lambda: prometheus.number("archipelago_islands_alive") == 1, WITHIN_S)
-    assert len(processes(story, "Island")) == 1
+    until(lambda: len(processes(story, "Island")) == 1)
 
 
 @pytest.mark.long
