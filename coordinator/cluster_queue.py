@@ -3,11 +3,12 @@
 `decide` is given all runs of a cluster, the quotas and the machines. The rules are:
 
 - Runs come in order of priority, and those of one priority in order of submission.
-- A run starts once its required islands have room and quota. Takeable ones for which the cluster
-  has no machines at all are not waited for: they wait at Ray, whose autoscaler can add nodes.
-- If they have none, islands of runs with a lower priority are taken, if that is enough. Only
-  takeable islands are: those of opportunistic groups. They hand in their work first. All other
-  islands of a live run are its own until its end.
+- A run starts once its required islands have room and quota.
+- If they have none, takeable islands of runs with a lower priority are taken, if that is enough.
+  Takeable are the islands of opportunistic groups; they hand in their work first. All other islands
+  of a live run are its own until its end.
+- If the nodes of the cluster could never hold all required islands at once, the takeable ones do
+  not count as required: the run starts, and they wait at Ray, whose autoscaler can add nodes.
 - While a run waits, no run after it starts on the machines that it waits for, unless all required
   islands of that run are takeable.
 - An island that was taken comes back as soon as there is room.
@@ -150,7 +151,7 @@ def _answer(table: QueueTable, claim: RunClaim) -> QueueAnswer:
     if lacking := table.total.lacks(owner, needs):
         why = f"the quota of {owner} can never cover {islands_text(needs)}: {lacking}"
         return QueueAnswer(QueueVerdict.REFUSE, why)
-    if not table.is_possible(needs):  # the takeable ones wait at Ray, whose autoscaler reads of it
+    if not table.is_possible(needs):  # Ray's autoscaler sees only islands of runs that have started
         needs = [each.need for each in claim.firm]
     if (fence := _fence_before(table, claim, needs)) is not None:
         _leave_room(table, claim, needs, by_quota=fence.owner is not None)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import jax
 import numpy as np
@@ -28,6 +28,10 @@ HELDOUT_MOST = 10_000
 """The most examples that are held out, whatever `data.heldout_percent` makes of a large dataset."""
 NARROW = {"int64": np.int32, "uint64": np.uint32, "float64": np.float32}
 """Types that arrays of 64 bits are converted to."""
+
+
+_Form: TypeAlias = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
+"""The type and the shape of each array of an example."""
 
 
 class RandomAccess(Protocol):
@@ -139,10 +143,12 @@ class _Dataset:
         wanted = [int(number) for number in numbers]
         reads = map if self.pool is None else self.pool.map
         rows = [_arrays(each) for each in reads(self.examples.__getitem__, wanted)]
+        first = _form(rows[0])
         for number, row in zip(wanted, rows, strict=True):
-            if (form := _form(row)) != (first := _form(rows[0])):
+            if (form := _form(row)) != first:
                 raise ValueError(
-                    f"example {number} of the dataset has {form}, and example {wanted[0]} {first}"
+                    f"example {number} of the dataset has {_shown(form)}, and example {wanted[0]} "
+                    f"{_shown(first)}"
                 )
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
@@ -194,5 +200,9 @@ def _narrow(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(NARROW.get(array.dtype.name, array.dtype), copy=False)
 
 
-def _form(example: Mapping[str, NDArray[Any]]) -> str:
-    return ", ".join(f"{name} {x.dtype}{[*x.shape]}" for name, x in sorted(example.items()))
+def _form(example: Mapping[str, NDArray[Any]]) -> _Form:
+    return {name: (array.dtype, array.shape) for name, array in example.items()}
+
+
+def _shown(form: _Form) -> str:
+    return ", ".join(f"{name} {dtype}{[*shape]}" for name, (dtype, shape) in sorted(form.items()))

@@ -56,12 +56,12 @@ class StepMeasures:
 
     loss: jax.Array | float
     """Loss before the step, in nats per token: a scalar that may still be computed."""
-    metrics: Metrics = field(default_factory=dict[str, jax.Array])
-    """The metrics of the loss: scalars that may still be computed."""
     tokens: int | None = None
     """Tokens that the step trained; None: the task counts those of the batch."""
     computed: bool = False
     """Whether the call returned only after the step was computed."""
+    metrics: Metrics = field(default_factory=dict[str, jax.Array])
+    """The metrics of the loss: scalars that may still be computed."""
 
 
 class Share(NamedTuple):
@@ -270,7 +270,7 @@ class Inner:
         batch = self.devices.split(batch)
         at = self.devices.everyones(np.asarray(clock, np.int32))
         state, loss, metrics = self._compiled[shapes](state, batch, at, self._named.at(draw))
-        return state, StepMeasures(loss, metrics)
+        return state, StepMeasures(loss, metrics=metrics)
 
 
 def _stepped(

@@ -59,8 +59,7 @@ class LoopInner:
         """
         answer = self._thread.step(LoopTurn(state.params, batch, clock, draw))
         is_ready = getattr(answer.loss, "is_ready", lambda: True)  # a float always is
-        measures = StepMeasures(answer.loss, {}, answer.tokens, is_ready())
-        return InnerState(answer.params, ()), measures
+        return InnerState(answer.params, ()), StepMeasures(answer.loss, answer.tokens, is_ready())
 
     def moment(self, state: InnerState, number: int) -> NDArray[Any]:
         """Refuse: the learner's state has no moments."""

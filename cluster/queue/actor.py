@@ -51,18 +51,21 @@ class QueueActor:
         return self._desk.show()
 
     def _keep(self) -> None:
-        while not self._desk.is_idle:
+        while True:
+            if self._desk.is_idle:
+                self._end()
             try:
                 self._desk.look()
             except Exception as error:  # the head may be away; the next look decides again
                 log.exception("a look of the queue has failed")
                 self._desk.trouble(f"{type(error).__name__}: {error}")
             time.sleep(LOOK_S)
-        log.info("there is no run any more: the queue ends")
-        while True:  # the next job starts another queue
-            with suppress(RayError, ValueError):
-                ray.kill(ray.get_actor(QUEUE, namespace=QUEUE_SPACE))
-            time.sleep(LOOK_S)
+
+    def _end(self) -> None:
+        """End this process for good; if Ray does not do it, the looks go on."""
+        log.info("there is no run any more: the queue ends, and the next job starts another one")
+        with suppress(RayError, ValueError):
+            ray.kill(ray.get_actor(QUEUE, namespace=QUEUE_SPACE))
 
 
 def start_queue() -> Actor:

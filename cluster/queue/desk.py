@@ -94,8 +94,9 @@ class QueueDesk:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the last looks found no run at all, live or waiting."""
-        return self._empty_looks >= EMPTY_LOOKS
+        """Whether the last looks found no run at all, and no job has asked since."""
+        with self._lock:
+            return self._empty_looks >= EMPTY_LOOKS and not self._waiting
 
     def look(self) -> None:
         """Look at the cluster once, decide, and have fleets do without the islands to take."""
@@ -107,7 +108,8 @@ class QueueDesk:
             }
             applicants = {run: each.applicant for run, each in self._waiting.items()}
         seen = queue_facts(facts, applicants)
-        self._empty_looks = 0 if seen.claims else self._empty_looks + 1
+        is_empty = not (seen.claims or facts.fleets)  # a fleet may not answer just now
+        self._empty_looks = self._empty_looks + 1 if is_empty else 0
         decided = decide(seen.claims, seen.quotas, seen.total, seen.free)
         now = confirmed(self._decided, decided, seen.claims)
         self._decided = decided

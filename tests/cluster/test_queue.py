@@ -182,12 +182,18 @@ def test_queue_is_idle_after_looks_that_find_no_run() -> None:
     for _ in range(EMPTY_LOOKS):
         desk.look()
     assert not desk.is_idle, "a run is live"
-    cluster.fleets.clear()
+    cluster.fleets["live"] = None
     cluster.placed.clear()
+    for _ in range(EMPTY_LOOKS):
+        desk.look()
+    assert not desk.is_idle, "its fleet is there, but does not answer"
+    cluster.fleets.clear()
     for _ in range(EMPTY_LOOKS):
         assert not desk.is_idle
         desk.look()
     assert desk.is_idle
+    desk.ask(message(asked("late", 1)), False)
+    assert not desk.is_idle, "a job has asked since the last look"
 
 
 def test_island_is_taken_by_telling_its_fleet_and_given_back() -> None:

@@ -1151,7 +1151,7 @@ class Logged(Inner):
         self.log.append(f"step {self.number}")
         state, measures = super().step(state, batch, clock, draw)
         told: Any = Told(cast("jax.Array", measures.loss), self.number, self.log)
-        return state, StepMeasures(told, {"number": jnp.float32(self.number)})
+        return state, StepMeasures(told, metrics={"number": jnp.float32(self.number)})
 
 
 def test_loss_is_read_while_the_next_step_runs(begin: Begin, inner: Inner) -> None:

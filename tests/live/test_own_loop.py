@@ -59,6 +59,7 @@ def test_loop_of_jax_survives_a_kill() -> None:
         done = here.run(
             "run", str(config), "--json", "--run-dir", str(here.run_dir),
             "--set", "run.steps=40", "--set", "durability.keep_contributions=true",
+            "--set", "islands.0.step_s=1.0",  # so that the killed loop is back before the end
         )  # fmt: skip
         assert done.code == 0, done.err
         summary = done.json
