@@ -137,6 +137,14 @@ class FragmentPort:
         """Return the parameters with this fragment in place under any rule; `params` is donated."""
         return self._replaced(params, p, self._fills[p], public)
 
+    def ready(self, params: Params, p: Fragment) -> jax.Array | None:
+        """Return an array that is ready once the fragment is in these parameters.
+
+        They may be donated while it is awaited. It returns None if `put` has waited already.
+        """
+        leaf = jax.tree.leaves(params)[self._touched[p][0]]
+        return _first(leaf.addressable_data(0)) if isinstance(leaf, jax.Array) else None
+
     def _replaced(self, params: Params, p: Fragment, put: Any, *flats: jax.Array) -> Params:
         leaves, structure = jax.tree.flatten(params)
         fresh = self._called(put, p, leaves, *flats)
@@ -171,3 +179,9 @@ class FragmentPort:
             case AdoptRule.BLEND:
                 flat = self._blend * form.take(leaves) + (1 - self._blend) * public
         return form.put(leaves, flat)
+
+
+@jax.jit
+def _first(leaf: jax.Array) -> jax.Array:
+    """Return the first element; on one device, so that no host waits for another one."""
+    return leaf.reshape(-1)[0]

@@ -139,8 +139,10 @@ class Replica:
         mean: jax.Array | None = None,
         *,
         keeps: Sequence[ContributionId] = (),
-    ) -> None:
-        """Put a public fragment in place.
+    ) -> jax.Array | None:
+        """Put a public fragment in place; return an array that is ready once it is there.
+
+        It returns None if a loop of the user's own has the parameters: they are there already.
 
         `placed`: the fragment on the devices. `mean`: the mean of the islands' first moments. It
         replaces the moments that were handed in, if any were; without it the island keeps its own.
@@ -160,6 +162,7 @@ class Replica:
         params = self._port.put(self.state.params, p, placed, origin)
         self._state = replace(self.state, params=params)
         self._basis[p] = Basis(flat, placed if kept or self._encode == "device" else flat)
+        return self._port.ready(params, p)
 
     def _anchor_of(self, p: Fragment, flat: Flat) -> Numbers:
         """Return the start of the next delta, on the side where deltas are encoded."""

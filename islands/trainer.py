@@ -62,8 +62,8 @@ class Trainer:
         self._task, self._inner, self._settings, self._clock = task, inner, settings, clock
         self._replica = Replica(inner, port, settings.encode, sharing)
         self._mail, self._now_s, self._tell = mail, now_s, tell
-        self.drag, self._exchanged = 1.0, False  # whether other work was dispatched since a step
-        self._copying: list[jax.Array] = []  # dispatched since the last step, for others to read
+        self.drag = 1.0
+        self._copying: list[jax.Array] = []  # ready once the work since the last step is done
         self._stream: StreamLike
         self._fed_s = self._rested_s = 0.0  # data seconds since the last step; end of that step
         self._timing = StepTiming(now_s, clock.learned)
@@ -129,11 +129,12 @@ class Trainer:
 
         `before_s`: when the step before ended. The devices may still compute the step until the
         next one is dispatched behind it, whose loss is read another step later. Only the first step
-        of a life and paced steps are waited for.
+        of a life and paced steps are waited for. Hand-ins and adoptions come between two steps on
+        the devices, and the step behind them is dispatched at once, too.
 
         All the time between two steps is accounted for: time that is neither computing nor data nor
         idling counts as copying. So does the time that the devices need for hand-ins, adoptions and
-        donations when the step could begin, since that work comes before it. Time in which data is
+        donations, from the end of the step before to the end of that work. Time in which data is
         read while the devices still compute is computing.
         """
         began_s = self._now_s()
@@ -146,14 +147,14 @@ class Trainer:
         if not self._timing.computing:
             self._fed_s += self._now_s() - began_s
         fed_s = self._fed_s  # since the last step or wait
-        if self._exchanged or not self._timing.running:
-            self._timing.settle(fed_s)
+        if first := not self._timing.running:
             jax.block_until_ready((self._replica.state, self._copying))
-            self._copying, self._exchanged = [], False
-        began_s, first = self._now_s(), not self._timing.running
+        began_s = self._now_s()
         self._tell(InnerStep(clock))
         measures = self._replica.step(batch, clock)
         self._timing.settle(fed_s)  # of the step before, if the devices still compute it
+        jax.block_until_ready(self._copying)
+        self._copying = []
         self._timing.started(measures, began_s if first else self._now_s())
         slowed, idle_s = self.drag / self._settings.speed, 0.0
         awaited = measures.computed or math.isinf(self._timing.quickest_s)
@@ -232,11 +233,10 @@ class Trainer:
             case Adoption(adopt, offer):
                 p, version, keeps = adopt.fragment, adopt.version, adopt.keeps
                 self._tell(PutIn(p, version, keeps, mean=offer.mean is not None))
-                self._replica.adopt(p, *offer, keeps=keeps)
-                self._exchanged = True
+                if (adopted := self._replica.adopt(p, *offer, keeps=keeps)) is not None:
+                    self._copying.append(adopted)
 
     def _taken(self, snapshot: FragmentSnapshot) -> FragmentSnapshot:
         if (cut := snapshot.cut) is not None:
             self._copying += [cut.flat] if cut.moments is None else [cut.flat, cut.moments.flat]
-        self._exchanged = True
         return snapshot

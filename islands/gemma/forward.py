@@ -1,8 +1,10 @@
 """The forward pass of a Gemma model: tokens to logits, and the loss.
 
 Each section of layers is one `lax.scan` over its periods, for example over groups of five local
-layers and a global one. Consecutive layers of one kind are a scan inside it. Layers after the last
-whole period follow.
+layers and a global one. Layers after the last whole period follow. With `remat` the scan is a loop
+of one compiled period. Without it all layers are written out: a loop would copy all activations
+that the backward pass needs, and take 1.4 times as long on a CPU and 1.5 to 2 times as long on an
+H100 (docs/lab/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -21,7 +23,6 @@ from islands.gemma.layers import KeysValues, Positions
 from islands.gemma.parameters import GemmaParams
 from islands.gemma.spec import SHARED, GemmaSpec, Section
 from islands.masked_loss import mean_nats
-from islands.model import UNROLLED_LAYERS
 
 Frozen: TypeAlias = Mapping[str, Any]
 """The arrays that are never trained: `layer_scalars`, float32 [L]."""
@@ -154,12 +155,12 @@ def _section(
         return carry
 
     def equal(kind: str, carry: _Carry, stack: Any, scalars: Any, own: Any) -> _Carry:
-        """Compute consecutive layers of one kind; a scan keeps the compiled step small."""
+        """Compute consecutive layers of one kind."""
 
         def one(carry: _Carry, each: Any) -> tuple[_Carry, None]:
             return _layer(spec, section.name, kind, carry, where[kind], *each), None
 
-        return jax.lax.scan(one, carry, (stack, scalars, own))[0]
+        return jax.lax.scan(one, carry, (stack, scalars, own), unroll=True)[0]
 
     period, turns = section.kinds[: section.period], section.turns
 
@@ -169,7 +170,7 @@ def _section(
     repeated, rest = _parted(section, inputs)
     if spec.remat:
         body = jax.checkpoint(body, prevent_cse=False)
-    unroll = min(turns, max(1, UNROLLED_LAYERS // section.period))
+    unroll = 1 if spec.remat else turns
     carry, _ = jax.lax.scan(body, carry, repeated, length=turns, unroll=unroll)
     return some(section.rest, carry, rest) if section.rest else carry
 

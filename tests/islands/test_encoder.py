@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.codec import Wire
 from coordinator.fragments import Flat
-from islands.encoder import OnDevice, OnHost
+from islands.encoder import OnDevice, OnHost, written
 
 SIZES = (1, 31, 32, 33, 1000, 4099)
 AWKWARD = (0.0, -0.0, np.nan, np.inf, -np.inf, 3.4e38, -3.4e38, 1e-30, 2.0**-101, 2.0**-100, 0.5)
@@ -52,6 +52,16 @@ def test_host_and_device_encode_the_same_bits(wire: Wire, size: int, messages: i
             assert isinstance(held, jax.Array), "it stays where it is"
             same(kept, held)
         left = kept, held
+
+
+def test_no_compiler_can_drop_the_rounding_to_bfloat16() -> None:
+    """XLA drops a conversion to bf16 and back on GPUs, so that all rounding errors were zero."""
+    flat = jnp.zeros(64)
+    program = written.lower(
+        flat, flat, flat, np.float32(1), wire=Wire.BF16, where=flat.sharding
+    ).as_text()
+    assert "reduce_precision" in program
+    assert "(tensor<64xbf16>) -> tensor<64xf32>" not in program, "it converts back"
 
 
 @pytest.mark.parametrize("wire", Wire)

@@ -132,6 +132,15 @@ def test_layers_of_any_pattern_are_those_computed_one_by_one(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("remat", [False, True])
+def test_layers_are_written_out_unless_activations_are_computed_again(remat: bool) -> None:
+    """A loop copies all activations that it saves, and takes 1.4 to 2 times as long."""
+    spec = replace(SMALL, layers=8, pattern="LLG", remat=remat)
+    gradient = jax.jit(jax.grad(lambda params, given: cross_entropy(spec, params, given)[0]))
+    program = gradient.lower(grown(spec), tokens(spec)).compile().as_text()
+    assert (" while(" in str(program)) == remat
+
+
 def test_layer_scalars_multiply_and_have_no_gradient() -> None:
     spec, params = LARGE_PARTS, grown(LARGE_PARTS)
     batch: Any = tokens(LARGE_PARTS)

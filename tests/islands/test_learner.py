@@ -385,6 +385,7 @@ def begin(
         script: Script | None = None,
         stream: Numbers | None = None,
         inner: Inner = inner,
+        port: FragmentPort | None = None,
         now_s: Callable[[], float] = time.perf_counter,
         wire: Wire = Wire.F32,
         task: Task = TASK,
@@ -397,7 +398,7 @@ def begin(
             task,
             LAYOUT,
             inner,
-            ports[adopt],
+            port or ports[adopt],
             None,
             lambda: stream or Numbers(),
             script,
@@ -479,7 +480,7 @@ def after_long(leaf: jax.Array) -> jax.Array:
 def test_device_work_for_the_syncer_does_not_count_as_computing(
     begin: Begin, inner: Inner, monkeypatch: pytest.MonkeyPatch, served: str
 ) -> None:
-    """The work is dispatched before a step and must be done when the step begins."""
+    """A step that follows no running one begins when that work is done."""
     alive = begin()
     alive.script.step(3)
     learner, made, done = alive.learner, list[Any](), list[bool]()
@@ -511,6 +512,59 @@ def test_device_work_for_the_syncer_does_not_count_as_computing(
     alive.script.step(1)
     assert done
     assert all(done)
+
+
+class SlowPort(FragmentPort):
+    """A port whose hand-ins take the devices long."""
+
+    def __init__(self) -> None:
+        super().__init__(LAYOUT, AdoptRule.OVERWRITE)
+        self.taken: list[jax.Array] = []
+
+    def take(self, params: Params, p: Fragment) -> jax.Array:
+        self.taken.append(after_long(super().take(params, p)))
+        return self.taken[-1]
+
+
+class WatchedSteps(Inner):
+    """A step that calls `seen` with its number, from 1, when it is dispatched."""
+
+    seen: Callable[[int], None] = staticmethod(lambda number: None)
+    dispatched = 0
+
+    def step(self, state: InnerState, *arguments: Any, **named: Any) -> Any:
+        self.dispatched += 1
+        self.seen(self.dispatched)
+        return super().step(state, *arguments, **named)
+
+
+def test_step_is_dispatched_behind_a_hand_in_that_counts_as_copying(begin: Begin) -> None:
+    """To wait for the hand-in first would leave the devices idle before each step."""
+    port, inner, ready = SlowPort(), WatchedSteps(TASK, SPEC), list[bool]()
+    alive = begin(port=port, inner=inner)
+    alive.script.step(3)
+    alive.hand_in(F0)  # compiles
+    began_s = time.perf_counter()
+    jax.block_until_ready(after_long(port.taken[-1]))
+    long_s = time.perf_counter() - began_s
+
+    def seen(number: int) -> None:
+        if number == 5:
+            alive.pending(F0)  # served at the end of this step, while the devices compute it
+        if number == 6:
+            taken: Any = port.taken[-1]
+            ready.append(taken.is_ready())
+
+    inner.seen = seen
+    _, before = alive.learner.vitals
+    alive.script.step(4)
+    _, after = alive.learner.vitals
+    assert ready == [False]
+    copied_s, computed_s = (
+        after.talking_s - before.talking_s,
+        after.computing_s - before.computing_s,
+    )
+    assert copied_s > max(long_s / 2, computed_s), (copied_s, computed_s, long_s)
 
 
 def test_steps_at_the_granted_clock(begin: Begin, inner: Inner) -> None:

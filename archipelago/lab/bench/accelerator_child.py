@@ -14,8 +14,6 @@ ROOT = Path(__file__).resolve().parents[3]
 """The folder that has the packages."""
 QUICK_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 """Flags for XLA in the quick form, where compilation takes nearly all the time."""
-STUDY_FLAGS = "--xla_gpu_autotune_level=0"
-"""Flags for XLA in the study, where autotuning takes longer than so few steps could gain."""
 GRACE_S = 3.0
 """Seconds that a part has to end before it is killed."""
 
@@ -104,5 +102,4 @@ def environment(*, quick: bool, alone: bool) -> dict[str, str]:
         env.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.90")
     else:
         env["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-        env.setdefault("XLA_FLAGS", STUDY_FLAGS)
     return env

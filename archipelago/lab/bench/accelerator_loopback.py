@@ -61,9 +61,9 @@ class StepTimes:
     step: list[float] = field(default_factory=list[float])
     """Seconds of each step, hooks included."""
     hand_in: list[float] = field(default_factory=list[float])
-    """Seconds of each hand-in."""
+    """Seconds of the training thread for each hand-in, which the devices do later."""
     adopt: list[float] = field(default_factory=list[float])
-    """Seconds of the adoptions at each step."""
+    """Seconds of the training thread for the adoptions at each step."""
     late: int = 0
     """Hand-ins that had to wait until the fragment's previous version was back."""
 
@@ -136,28 +136,42 @@ class Loopback:
         return times
 
     def hooked(self, steps: int) -> StepTimes:
-        """Train, and hand in and adopt fragments; each exchange waits for the step before it."""
+        """Train, and hand in and adopt fragments between two steps, as `islands.trainer` does."""
         times = StepTimes()
         jax.block_until_ready(self.state)
-        for _ in range(steps):
-            began_s = time.perf_counter()
-            self.loss = float(self._step())
-            stepped_s = time.perf_counter()
-            due = self._it.model.fragments
-            p = Fragment(self.clock % due)
-            if p in self._under_way:
-                times.late += 1
-                self._adopt(p)
-            jax.block_until_ready(self._hand_in(p))
-            handed_s = time.perf_counter()
-            for other in [q for q, each in self._under_way.items() if each.done()]:
-                self._adopt(other)
-            jax.block_until_ready(self.state.params)
-            ended_s = time.perf_counter()
-            times.step.append(ended_s - began_s)
-            times.hand_in.append(handed_s - stepped_s)
-            times.adopt.append(ended_s - handed_s)
+        ended_s, running, copying = time.perf_counter(), None, list[jax.Array]()
+        for number in range(steps + 1):
+            loss = self._step() if number < steps else None
+            if running is not None:
+                self.loss = float(running)
+                jax.block_until_ready(copying)
+                now_s = time.perf_counter()
+                times.step.append(now_s - ended_s)
+                ended_s = now_s
+            running = loss
+            if loss is not None:
+                copying = self._exchange(times)
+        jax.block_until_ready((copying, self.state.params))
+        times.step[-1] += time.perf_counter() - ended_s  # the last exchange
         return times
+
+    def _exchange(self, times: StepTimes) -> list[jax.Array]:
+        """Hand in the fragment that is due, and adopt those that are back.
+
+        Returns arrays that are ready once the devices have done so.
+        """
+        began_s = time.perf_counter()
+        ready = list[jax.Array]()
+        p = Fragment(self.clock % self._it.model.fragments)
+        if p in self._under_way:
+            times.late += 1
+            ready.append(self._adopt(p))
+        ready.append(self._hand_in(p))
+        handed_s = time.perf_counter()
+        ready += [self._adopt(q) for q, each in [*self._under_way.items()] if each.done()]
+        times.hand_in.append(handed_s - began_s)
+        times.adopt.append(time.perf_counter() - handed_s)
+        return ready
 
     def settle(self) -> None:
         """Adopt all fragments that are under way."""
@@ -196,16 +210,18 @@ class Loopback:
         placed = self._it.inner.place_flat(flat, self._it.layout.sizes[p])
         return Returned(publication, flat, jax.block_until_ready(placed), sent.nbytes)
 
-    def _adopt(self, p: Fragment) -> None:
+    def _adopt(self, p: Fragment) -> jax.Array:
         """Wait for the fragment's new version, and put it in place."""
         publication, flat, placed, sent_bytes = self._under_way.pop(p).result()
-        self._replica.adopt(p, flat, placed)
+        adopted = self._replica.adopt(p, flat, placed)
+        assert adopted is not None
         track = self._tracks[p]
         self._tracks[p] = Track(
             publication.version, track.from_step, track.from_step, track.from_tokens
         )
         self.adopted += 1
         self.sent_bytes += sent_bytes
+        return adopted
 
 
 def _missed(p: Fragment, older: Version, newer: Version) -> Missed:
