@@ -34,7 +34,7 @@ def list_runs(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List runs with owner, priority, islands, tokens, device-hours and dollars.
+    """List runs with owner, priority, islands, tokens, egress, device-hours and dollars.
 
     Live runs come first, those with a larger run.priority before the others.
 
@@ -52,14 +52,16 @@ def list_runs(
         print(json_text({"runs": [asdict(each) for each in found]}))
         return
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=WIDTH)
     if not found:
         console.print("no run")
         return
-    console.print(_table(found), width=max(WIDTH, console.width if console.is_terminal else 0))
+    console.print(_table(found))
 
 
 def _table(found: Sequence[ListedRun]) -> Table:
-    names = ("priority", "islands", "t", "tokens", "device-hours", "usd")
+    names = ("priority", "islands", "t", "tokens", "egress", "device-hours", "usd")
     right = [Column(name, justify="right", no_wrap=True) for name in names]
     table = Table.grid(
         Column("run"), Column("state"), Column("owner"), *right, padding=(0, GAP, 0, 0)
@@ -74,6 +76,7 @@ def _table(found: Sequence[ListedRun]) -> Table:
             f"{each.alive}/{each.wanted}",
             "-" if each.t is None else f"{each.t}/{each.steps}",
             "-" if each.tokens is None else amount(each.tokens),
+            "-" if each.egress_bytes is None else f"{amount(each.egress_bytes)}B",
             number(each.device_hours, 2),
             number(each.usd, 2),
         )

@@ -43,6 +43,8 @@ class ListedRun:
     """The last syncer step of the run, T."""
     tokens: int | None = None
     """Tokens that all islands have trained."""
+    egress_bytes: int | None = None
+    """Bytes of contributions and of publications to all islands, as sent."""
     device_hours: float | None = None
     """Hours for which islands held devices, summed over devices."""
     usd: float | None = None
@@ -102,6 +104,7 @@ def row_of(
         t=status["t"],
         steps=status["steps"],
         tokens=status["tokens_trained"],
+        egress_bytes=_egress_bytes(status),
         device_hours=_number(cost["device_hours"]),
         usd=_number(cost["usd"]),
     )
@@ -112,6 +115,7 @@ def row_of_status(name: str, status: RunStatus) -> ListedRun:
     return ListedRun(
         name, "live", alive=status["alive"], wanted=status["wanted"], t=status["t"],
         steps=status["steps"], tokens=status["tokens_trained"],
+        egress_bytes=_egress_bytes(status),
     )  # fmt: skip
 
 
@@ -126,9 +130,22 @@ def _of_the_summary(config: Config, name: str, owner: str, path: Path) -> Listed
         t=config.run.steps,
         steps=config.run.steps,
         tokens=figures["tokens_trained"],
+        egress_bytes=_sent_bytes(figures),
         device_hours=_number(figures.get("device_hours")),
         usd=_number(figures.get("usd")),
     )
+
+
+def _egress_bytes(status: RunStatus) -> int | None:
+    """Return the bytes that a run has sent so far; None before its first figures."""
+    figures = status["figures"]
+    return None if figures is None else figures["up_bytes"] + figures["down_bytes"]
+
+
+def _sent_bytes(figures: Mapping[str, Any]) -> int | None:
+    """Return the bytes that a finished run sent, up and down."""
+    up, down = (_number(figures.get(f"{way}_bytes_per_token")) for way in ("up", "down"))
+    return None if up is None or down is None else round((up + down) * figures["tokens_trained"])
 
 
 def _last(run_dir: Path) -> RunStatus | None:

@@ -43,7 +43,8 @@ def live(run_dir: Path) -> None:
 
 
 def test_each_run_has_its_owner_progress_and_cost(tmp_path: Path) -> None:
-    figures = {"tokens_trained": 500, "device_hours": 8.0, "usd": 24.0}
+    sent = {"up_bytes_per_token": 2.0, "down_bytes_per_token": 1.5}
+    figures = {"tokens_trained": 500, "device_hours": 8.0, "usd": 24.0, **sent}
     left(tmp_path, "done", summary=figures, run={"owner": "ada", "steps": 60})
     left(tmp_path, "died", run={"priority": 5})
     live(left(tmp_path, "urgent", run={"priority": 7}))
@@ -52,6 +53,7 @@ def test_each_run_has_its_owner_progress_and_cost(tmp_path: Path) -> None:
     assert [*rows] == ["urgent", "usual", "died", "done"]
     assert (rows["done"].state, rows["done"].owner, rows["done"].t) == ("finished", "ada", 60)
     assert (rows["done"].tokens, rows["done"].usd) == (500, 24.0)
+    assert rows["done"].egress_bytes == 500 * 3.5
     died = rows["died"]
     assert (died.state, died.owner, died.alive) == ("died", tmp_path.owner(), 0)
     assert died.tokens == 1000
@@ -66,6 +68,15 @@ def test_run_that_cannot_be_read_is_listed_with_the_reason(tmp_path: Path) -> No
     good, bad = sorted(listed_runs(tmp_path), key=lambda each: each.state != "died")
     assert (good.run, bad.run, bad.state) == ("good", "bad", "unreadable")
     assert "problem" in bad.why
+
+
+def test_egress_is_what_went_up_and_down(tmp_path: Path) -> None:
+    run_dir = left(tmp_path, "busy")
+    row = json.loads((run_dir / "metrics.jsonl").read_text())
+    row["figures"] = {"up_bytes": 300, "down_bytes": 1200}
+    (run_dir / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    (found,) = listed_runs(tmp_path)
+    assert found.egress_bytes == 1500
 
 
 def test_starting_run_has_no_figures(tmp_path: Path) -> None:
@@ -89,7 +100,8 @@ def test_command_prints_a_table_or_json(
     table, _, text = out.partition('{"runs"')
     header, row = table.strip().splitlines()
     assert header.split()[:4] == ["run", "state", "owner", "priority"]
-    assert row.split() == ["mine", "died", "ada", "2", "0/2", "10/1000", "1.00k", "4.00", "12.00"]
+    assert row.split()[:-2] == ["mine", "died", "ada", "2", "0/2", "10/1000", "1.00k", "0B"]
+    assert row.split()[-2:] == ["4.00", "12.00"]
     (found,) = json.loads('{"runs"' + text)["runs"]
     assert (found["owner"], found["usd"]) == ("ada", 12.0)
 
