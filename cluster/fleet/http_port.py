@@ -35,9 +35,9 @@ TOKEN_VARIABLE = "ARCHIPELAGO_HTTP_TOKEN"
 """The variable of the fleet's node with the token of its runs, for a Prometheus elsewhere."""
 LEAST_TOKEN = 16
 """The fewest characters of such a token."""
-LOOK_S = 0.5
+LOOK_S = 0.25
 """Seconds between two looks at the published status, and between two events of a stream."""
-SILENT_LOOKS = 20
+SILENT_LOOKS = 40
 """Looks without news after which a stream sends an empty line."""
 STREAMS = 16
 """Pages that are open at the same time; connections are left for scrapes and for `top`."""

@@ -7,7 +7,8 @@ Modules:
     parameters    shapes, initial values and shardings of the leaves
     layers        norms, rotary positions, attention, gated MLP, embeddings per layer
     experts       the mixture of experts: router, experts, load-balance loss
-    forward       tokens to logits, and the loss
+    forward       tokens to logits
+    loss          the mean nats per predicted token, with the logits in parts if asked
     decoder       the model one token at a time, with the keys and values of the tokens before
     language_task  the task of such a model on a corpus, for `task.preset`
     hf_config     a configuration of transformers as such a shape, and back

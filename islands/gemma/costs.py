@@ -5,7 +5,8 @@ Formulas, for each token of a sequence of T tokens:
 - operations of a forward pass: 2 for each element of a matrix that multiplies the token, and 4 K
   for each query head and each position that it attends to (T. Kaplan et al., arXiv:2001.08361,
   table 1, with the mean number of positions in place of T)
-- operations of a training step: 3 times those, or 4 times with `remat`
+- operations of a training step: 3 times those, or 4 times with `remat`; those of the logits once
+  more with `logit_parts`
 - activations: the inputs of each operation that the backward pass reads. They are kept for each
   layer, or with `remat` for one period of layers, beside the input of each period.
 """
@@ -98,7 +99,8 @@ def forward_flops(spec: GemmaSpec, time: int) -> float:
 
 def training_flops(spec: GemmaSpec, time: int) -> float:
     """Return the operations of a training step for each token of sequences of this length."""
-    return (4 if spec.remat else 3) * forward_flops(spec, time)
+    again = 2 * spec.width * spec.vocabulary if spec.logit_parts > 1 else 0
+    return (4 if spec.remat else 3) * forward_flops(spec, time) + again
 
 
 def _multiplied(spec: GemmaSpec) -> int:
@@ -126,7 +128,7 @@ def activation_bytes(spec: GemmaSpec, sequences: int, time: int) -> int:
     longest = max(section.period for section in spec.sections)
     inner = sum(sorted(layers)[-longest:]) + periods * stream if spec.remat else sum(layers)
     inputs = each * 2 * spec.layers * spec.per_layer_size
-    logits = LOGIT_COPIES * FLOAT_BYTES * spec.vocabulary
+    logits = LOGIT_COPIES * FLOAT_BYTES * spec.vocabulary / spec.logit_parts
     return math.ceil(sequences * time * (inner + inputs + logits))
 
 

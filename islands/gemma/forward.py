@@ -1,4 +1,4 @@
-"""The forward pass of a Gemma model: tokens to logits, and the loss.
+"""The forward pass of a Gemma model: tokens to logits.
 
 Each section of layers is one `lax.scan` over its periods, for example over groups of five local
 layers and a global one. Layers after the last whole period follow. With `remat` the scan is a loop
@@ -17,12 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from islands.data.segments import segments_of, tokens_of
 from islands.gemma import experts, layers
 from islands.gemma.layers import KeysValues, Positions
 from islands.gemma.parameters import GemmaParams
 from islands.gemma.spec import SHARED, GemmaSpec, Section
-from islands.masked_loss import mean_nats
 
 Frozen: TypeAlias = Mapping[str, Any]
 """The arrays that are never trained: `layer_scalars`, float32 [L]."""
@@ -79,6 +77,21 @@ def forward(
     `frozen`: the constants of the layers; None: all are one. `segments`: the document of each token
     [B, T], across which attention does not go; None: all are of one.
     """
+    x, balance = residual_stream(spec, params, tokens, frozen, segments)
+    return GemmaOutput(scored(spec, params, x), balance)
+
+
+def residual_stream(
+    spec: GemmaSpec,
+    params: GemmaParams,
+    tokens: jax.Array,
+    frozen: Frozen | None,
+    segments: jax.Array | None,
+) -> tuple[jax.Array, jax.Array]:
+    """Compute all layers; the arguments are those of `forward`.
+
+    Returns the residual stream behind the last layer, [B, T, D], and the load-balance loss.
+    """
     dtype = jnp.dtype(spec.compute_dtype)
     x = layers.embed(params["embedding"], tokens, dtype)
     own = None
@@ -100,7 +113,7 @@ def forward(
             None if own is None else own[section.first : end],
         )
         carry = _section(spec, section, carry, inputs, where)
-    return GemmaOutput(scored(spec, params, carry.x), carry.balance / spec.layers)
+    return carry.x, carry.balance / spec.layers
 
 
 def scored(spec: GemmaSpec, params: GemmaParams, x: jax.Array) -> jax.Array:
@@ -109,21 +122,6 @@ def scored(spec: GemmaSpec, params: GemmaParams, x: jax.Array) -> jax.Array:
     table = jnp.asarray(params["embedding"]).astype(x.dtype)
     logits = jnp.einsum("btd,vd->btv", x, table, preferred_element_type=jnp.float32)
     return layers.capped(spec, logits)
-
-
-def cross_entropy(
-    spec: GemmaSpec, params: GemmaParams, batch: Any, frozen: Frozen | None = None
-) -> tuple[jax.Array, jax.Array]:
-    """Return the mean nats per predicted token of windows [B, T + 1], and the load-balance loss.
-
-    Each position predicts its successor. The batch may have segments and a mask
-    (`islands.data.segments`).
-    """
-    tokens, segments = tokens_of(batch), segments_of(batch)
-    seen = None if segments is None else segments[:, :-1]
-    logits, balance = forward(spec, params, tokens[:, :-1], frozen, seen)
-    right = jnp.take_along_axis(logits, tokens[:, 1:, None], axis=-1)[..., 0]
-    return mean_nats(jax.nn.logsumexp(logits, axis=-1) - right, batch), balance
 
 
 def _blank(spec: GemmaSpec, x: jax.Array) -> dict[str, KeysValues]:

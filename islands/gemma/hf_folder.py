@@ -22,7 +22,7 @@ from islands.parameter_files import SUFFIX, SafetensorsFiles, StoredLeaf
 
 CONFIG, WEIGHTS = "config.json", f"model{SUFFIX}"
 """The files of such a folder; the weights may be in several files with an index."""
-OURS = frozenset({"balance_weight", "compute_dtype", "remat"})
+OURS = frozenset({"balance_weight", "compute_dtype", "logit_parts", "remat"})
 """The options of the training alone; a folder of transformers has none of them."""
 SCALARS = "layer_scalars"
 """The option that holds the layer scalars."""

@@ -18,8 +18,9 @@ from islands.data.mixture import MixedCorpus
 from islands.data.segments import predicted
 from islands.gemma import parameters
 from islands.gemma.decoder import text_model
-from islands.gemma.forward import cross_entropy, frozen_of
+from islands.gemma.forward import frozen_of
 from islands.gemma.hf_config import read_config
+from islands.gemma.loss import cross_entropy
 from islands.gemma.parameters import EMBEDDINGS, GemmaParams, Leaf
 from islands.gemma.presets import CONFIG_SUFFIX, PRESETS
 from islands.gemma.spec import GemmaSpec

@@ -124,6 +124,8 @@ class GemmaSpec:
     """Type of the computations: "float32", or "bfloat16" on accelerators."""
     remat: bool = False
     """Whether the backward pass computes the activations of each period of layers again."""
+    logit_parts: int = 1
+    """Parts of each window whose logits are computed one at a time, and again for the gradient."""
     layer_scalars: tuple[float, ...] = ()
     """Constant factor of each layer's output, never trained, of Gemma 4; empty: all are one."""
 
@@ -172,8 +174,8 @@ class GemmaSpec:
 
     def _sizes(self) -> Iterator[str]:
         positive = ("vocabulary", "width", "layers", "hidden", "heads", "kv_heads", "head_size",
-                    "window", "local_rope_base", "global_rope_base", "global_rope_scale",
-                    "norm_epsilon")  # fmt: skip
+                    "window", "logit_parts", "local_rope_base", "global_rope_base",
+                    "global_rope_scale", "norm_epsilon")  # fmt: skip
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, str | tuple):

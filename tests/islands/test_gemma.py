@@ -20,11 +20,12 @@ from coordinator.protocol import Lease
 from islands.adopt import layout_of
 from islands.gemma import costs, experts, parameters
 from islands.gemma import layers as layers_of
-from islands.gemma.forward import LAYER_SCALARS, cross_entropy, forward
+from islands.gemma.forward import LAYER_SCALARS, forward
 from islands.gemma.hf_config import config_of, read_config, spec_of
 from islands.gemma.hf_weights import from_transformers, problems_of, tensor_shapes, to_transformers
 from islands.gemma.language_task import BALANCE, language_model, spec_named
 from islands.gemma.layers import attend, embed, norm, positions
+from islands.gemma.loss import cross_entropy
 from islands.gemma.presets import PRESETS
 from islands.gemma.spec import GLOBAL, LOCAL, SHARED, GemmaSpec
 from islands.inner import Inner
@@ -139,6 +140,38 @@ def test_layers_are_written_out_unless_activations_are_computed_again(remat: boo
     gradient = jax.jit(jax.grad(lambda params, given: cross_entropy(spec, params, given)[0]))
     program = gradient.lower(grown(spec), tokens(spec)).compile().as_text()
     assert (" while(" in str(program)) == remat
+
+
+@pytest.mark.parametrize("count", [2, 3, 50])
+def test_logits_in_parts_give_the_same_loss_and_gradients(count: int) -> None:
+    """Windows of 11 predicted tokens are padded to whole parts, and parts can outnumber them."""
+    given, params = tokens(LARGE_PARTS), grown(LARGE_PARTS)
+    mask = np.random.default_rng(2).random(given.shape) < 0.7
+    batch = {"tokens": given, "loss_mask": mask}
+
+    def step(spec: GemmaSpec) -> Any:
+        loss = jax.value_and_grad(lambda p: cross_entropy(spec, p, batch)[0])
+        return jax.jit(loss)(params)
+
+    whole, parts = step(LARGE_PARTS), step(replace(LARGE_PARTS, logit_parts=count))
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
+
+
+def test_logits_in_parts_need_less_memory() -> None:
+    spec = replace(SMALL, vocabulary=4096)
+    batch, shapes = jax.ShapeDtypeStruct((8, 65), np.int32), parameters.shapes(spec)
+
+    def bytes_with(count: int) -> int:
+        each = replace(spec, logit_parts=count)
+        step = jax.jit(jax.grad(lambda p, b: cross_entropy(each, p, b)[0]))
+        analysis = step.lower(shapes, batch).compile().memory_analysis()
+        assert analysis is not None
+        return analysis.temp_size_in_bytes
+
+    logits = 8 * 64 * spec.vocabulary * 4
+    assert bytes_with(1) > 1.5 * logits
+    assert bytes_with(8) < bytes_with(1) - logits
 
 
 def test_layer_scalars_multiply_and_have_no_gradient() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from islands.gemma import parameters
-from islands.gemma.forward import cross_entropy
 from islands.gemma.language_task import language_model
+from islands.gemma.loss import cross_entropy
 from islands.gemma.presets import PRESETS
 from islands.gemma.spec import GemmaSpec
 from islands.inner import Inner

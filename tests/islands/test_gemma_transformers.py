@@ -29,6 +29,7 @@ from cluster.launch.hf_export import write_transformers
 from islands.gemma import experts, forward, hf_config, layers, parameters
 from islands.gemma.forward import LAYER_SCALARS
 from islands.gemma.hf_weights import from_transformers, tensor_shapes, to_transformers
+from islands.gemma.loss import cross_entropy
 from islands.gemma.presets import PRESETS
 from islands.gemma.spec import GemmaSpec
 from islands.task import leaf_path
@@ -216,7 +217,7 @@ def gradient_distances(found: Reference) -> dict[str, float]:
     params, frozen = ours(found)
 
     def loss(params: Any, frozen: Any) -> Any:
-        return forward.cross_entropy(found.spec, params, jnp.asarray(found.tokens), frozen)[0]
+        return cross_entropy(found.spec, params, jnp.asarray(found.tokens), frozen)[0]
 
     gradients, of_frozen = jax.jit(jax.grad(loss, (0, 1)))(params, frozen)
     own = dict(to_transformers(found.spec, gradients, frozen))
