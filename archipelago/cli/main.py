@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from archipelago.cli.audit import audit
@@ -29,7 +30,7 @@ from archipelago.cli.stage import stage
 from archipelago.cli.start import demo, init
 from archipelago.cli.study import study
 from archipelago.cli.submit import submit
-from archipelago.cli.train import job, run
+from archipelago.cli.train import import_from_here, job, run
 from archipelago.cli.use_model import evaluate, sample
 from archipelago.cli.wan import wan
 from archipelago.cli.watch import page, status, top
@@ -53,6 +54,8 @@ app.add_typer(wan, name="wan")
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command with these arguments, and end the process with its exit code."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")
+    with suppress(UserMistake):
+        import_from_here()  # the task of a run, which most commands use, may be in this folder
     try:
         app(args=arguments, prog_name="archipelago", standalone_mode=True)
     except UserMistake as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -490,3 +491,16 @@ def test_command_runs_as_a_module(here: Path) -> None:
 
 def test_from_stored_needs_resume(cli: Cli, here: Path) -> None:
     assert "give --resume as well" in refused(cli, here, "--from-stored")
+
+
+def test_every_command_finds_a_task_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_own_task.py").write_text("ANSWER = 42\n")
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path / "runs"))  # the old path comes back after the test
+    with pytest.raises(SystemExit):
+        main(["list"])
+    assert str(tmp_path) in sys.path
+    assert importlib.import_module("my_own_task").ANSWER == 42
