@@ -13,6 +13,7 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,47 @@ def test_cluster() -> None:
         until(lambda: "local-2" in names(run), STARTED_S)
         typed(here, folder, [*shell, address, end])
         until((run / "summary.json").exists, STARTED_S)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2400)
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+@pytest.mark.skipif(not Path("/dev/net/tun").exists(), reason="there is no TUN device")
+def test_regions() -> None:
+    up, reach, describe, two, harm, drain, decide, four, eight, cut, decide_eight, down = blocks(
+        "regions.md"
+    )
+    with place() as here, terminal(here) as folder:
+        try:
+            typed(here, folder, [up])
+            typed(here, folder, [describe])
+            of_four = decide.replace("runs/two", "runs/four").replace("stage 1", "stage 2")
+            stages = [("two", 2, two, decide), ("four", 4, four, of_four)]
+            stages += [("eight", 8, eight, decide_eight)]
+            for number, (name, count, submit, decision) in enumerate(stages, 1):
+                run = here.folder / "archipelago" / "runs" / name
+                everyone = partial(together, run, count)
+                typed(here, folder, [reach, submit])
+                until(everyone, 3 * STARTED_S)
+                if name == "eight":
+                    typed(here, folder, [reach, cut])
+                    until(everyone, 3 * STARTED_S)
+                typed(here, folder, [reach, harm.replace("two", name)])
+                until(lambda run=run: max(lives(run), default=1) > 1, 3 * STARTED_S)
+                until(everyone, 3 * STARTED_S)
+                typed(here, folder, [reach, drain.replace("two", name)])
+                until((run / "summary.json").exists, 6 * STARTED_S)
+                said = typed(here, folder, [decision])
+                assert f"stage {number} of {name}: passed" in said
+        finally:
+            assert "removed" in typed(here, folder, [down])
+
+
+def together(run_dir: Path, count: int) -> bool:
+    """Return whether so many islands are live and all took part in the last merge of a fragment."""
+    status = last_status(run_dir)
+    joined = {island for each in status.get("fragments", ()) for island in each["participants"]}
+    return states(run_dir) == ["live"] * count and joined == {*names(run_dir)}
 
 
 def free_port() -> int:
