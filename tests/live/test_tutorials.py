@@ -174,9 +174,9 @@ def test_cluster() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 @pytest.mark.skipif(not Path("/dev/net/tun").exists(), reason="there is no TUN device")
 def test_regions() -> None:
-    up, reach, describe, two, harm, drain, decide, four, eight, cut, decide_eight, down = blocks(
-        "regions.md"
-    )
+    (
+        up, reach, describe, two, kill, silence, drain, decide, four, eight, cut, decide_eight, down,
+    ) = blocks("regions.md")  # fmt: skip
     with place() as here, terminal(here) as folder:
         try:
             typed(here, folder, [up])
@@ -192,8 +192,10 @@ def test_regions() -> None:
                 if name == "eight":
                     typed(here, folder, [reach, cut])
                     until(everyone, 3 * STARTED_S)
-                typed(here, folder, [reach, harm.replace("two", name)])
+                typed(here, folder, [reach, kill.replace("two", name)])
                 until(lambda run=run: max(lives(run), default=1) > 1, 3 * STARTED_S)
+                until(everyone, 3 * STARTED_S)
+                typed(here, folder, [reach, silence.replace("two", name)])
                 until(everyone, 3 * STARTED_S)
                 typed(here, folder, [reach, drain.replace("two", name)])
                 until((run / "summary.json").exists, 6 * STARTED_S)
