@@ -175,7 +175,7 @@ def test_cluster() -> None:
 @pytest.mark.skipif(not Path("/dev/net/tun").exists(), reason="there is no TUN device")
 def test_regions() -> None:
     (
-        up, reach, describe, two, kill, silence, drain, decide, four, eight, cut, decide_eight, down,
+        up, reach, describe, two, kill, silence, drain, decide, four, eight, cut, decide_last, down,
     ) = blocks("regions.md")  # fmt: skip
     with place() as here, terminal(here) as folder:
         try:
@@ -183,7 +183,7 @@ def test_regions() -> None:
             typed(here, folder, [describe])
             of_four = decide.replace("runs/two", "runs/four").replace("stage 1", "stage 2")
             stages = [("two", 2, two, decide), ("four", 4, four, of_four)]
-            stages += [("eight", 8, eight, decide_eight)]
+            stages += [("eight", 8, eight, decide_last)]
             for number, (name, count, submit, decision) in enumerate(stages, 1):
                 run = here.folder / "archipelago" / "runs" / name
                 everyone = partial(together, run, count)
