@@ -132,7 +132,6 @@ def test_layers_of_any_pattern_are_those_computed_one_by_one(
     assert np.allclose(logits_of(spec, params, given), wanted, atol=1e-3)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("remat", [False, True])
 def test_layers_are_written_out_unless_activations_are_computed_again(remat: bool) -> None:
     """A loop copies all activations that it saves, and takes 1.4 to 2 times as long."""
@@ -174,6 +173,7 @@ def test_logits_in_parts_need_less_memory() -> None:
     assert bytes_with(8) < bytes_with(1) - logits
 
 
+@pytest.mark.long
 def test_layer_scalars_multiply_and_have_no_gradient() -> None:
     spec, params = LARGE_PARTS, grown(LARGE_PARTS)
     batch: Any = tokens(LARGE_PARTS)
