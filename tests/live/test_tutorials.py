@@ -200,7 +200,7 @@ def test_regions() -> None:
                 typed(here, folder, [reach, drain.replace("two", name)])
                 until((run / "summary.json").exists, 6 * STARTED_S)
                 said = typed(here, folder, [decision])
-                assert f"stage {number} of {name}: passed" in said
+                assert f"{name}: stage {number} passed" in said
         finally:
             assert "removed" in typed(here, folder, [down])
 
