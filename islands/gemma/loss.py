@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from islands.data.segments import segments_of, tokens_of
-from islands.gemma.forward import Frozen, residual_stream, scored
+from islands.gemma import forward
+from islands.gemma.forward import Frozen
 from islands.gemma.parameters import GemmaParams
 from islands.gemma.spec import GemmaSpec
 from islands.masked_loss import mean_nats
@@ -24,7 +25,7 @@ def cross_entropy(
     """
     tokens, segments = tokens_of(batch), segments_of(batch)
     seen = None if segments is None else segments[:, :-1]
-    x, balance = residual_stream(spec, params, tokens[:, :-1], frozen, seen)
+    x, balance = forward.residual_stream(spec, params, tokens[:, :-1], frozen, seen)
     return mean_nats(_nats_in_parts(spec, params, x, tokens[:, 1:]), batch), balance
 
 
@@ -56,6 +57,6 @@ def _nats_in_parts(
 
 def _nats(spec: GemmaSpec, params: GemmaParams, x: jax.Array, wanted: jax.Array) -> jax.Array:
     """Return the nats of each wanted token: [B, T, D], int [B, T] -> float32 [B, T]."""
-    logits = scored(spec, params, x)
+    logits = forward.scored(spec, params, x)
     right = jnp.take_along_axis(logits, wanted[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits, axis=-1) - right
