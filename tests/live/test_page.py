@@ -89,7 +89,7 @@ def test_page_shows_a_kill_and_budgets_add_up(tmp_path: Path) -> None:
         process = here.start(
             "run", str(TINY), "--json", "--run-dir", str(here.run_dir),
             "--set", "run.steps=1000000", "--set", f"islands.0.count={ISLANDS}",
-            "--set", "islands.0.speed=0.3",
+            "--set", "islands.0.step_s=0.2",
         )  # fmt: skip
         took_s, state = asyncio.run(visited(here, tmp_path / "profile"))
         until(lambda: time_of(last_status(here.run_dir)).get("dead", 0.0) > 0)
@@ -127,7 +127,7 @@ def check_budgets(summary: Mapping[str, Any], rows: list[dict[str, Any]]) -> Non
         assert 0.995 * running_s <= life_s <= 1.005 * ended_s, (name, budget, running_s, ended_s)
         for activity in ("computing", "starting", "compiling", "restoring", "copying"):
             assert budget[activity] > 0, (name, activity)
-        assert budget["idle"] > budget["computing"], "speed 0.3 idles more than it computes"
+        assert budget["idle"] > budget["computing"], "steps of 0.2 s idle more than they compute"
     dead_s = [budget["dead"] for budget in budgets.values()]
     assert sum(each > 0 for each in dead_s) == 1, dead_s
     total_s = math.fsum(math.fsum(each.values()) for each in budgets.values())
