@@ -101,7 +101,7 @@ class FragmentPort:
         return self._sizes[p]
 
     def compile(self, params: Params) -> None:
-        """Run every `take` and `put` once, so that none compiles during training.
+        """Run every `take`, `put` and `ready` once, so that none compiles during training.
 
         `params` must lie where the training step keeps them, and are donated.
         """
@@ -110,6 +110,7 @@ class FragmentPort:
             if self.rule_of(p) is AdoptRule.CARRY:
                 flat = self.moved(flat, flat, flat)
             params = self.put(params, p, flat, flat)
+            self.ready(params, p)
             if self._shared:  # a life begins with this
                 params = self.fill(params, p, flat)
 
@@ -183,5 +184,5 @@ class FragmentPort:
 
 @jax.jit
 def _first(leaf: jax.Array) -> jax.Array:
-    """Return the first element; on one device, so that no host waits for another one."""
-    return leaf.reshape(-1)[0]
+    """Return the first element, if any; of one device, so that no host waits for others."""
+    return leaf.reshape(-1)[:1]

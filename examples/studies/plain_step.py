@@ -15,6 +15,7 @@ import math
 import platform
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -22,37 +23,21 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from archipelago.lab.bench.accelerator_device import ADAMW
 from archipelago.lab.bench.stats import interval_of, median
+from coordinator.errors import UserMistake
 from islands.gemma.language_task import language_model, spec_named
 from islands.inner import Inner
 from islands.mesh import Devices
-from islands.optimizer import OptimizerSpec
 from islands.sources import STDLIB, DataSpec
 
 LARGEST_RATIO = 1.05
 LARGEST_DIFFERENCE = {"float32": 1e-3, "bfloat16": 2e-2}
 """The largest relative difference of the losses, by type of the computations."""
-RATE, WARMUP, HORIZON, FLOOR = 1e-3, 20, 1000, 0.1
 SPREAD = 0.02
-"""The standard deviation of the drawn parameters; norms are drawn around their initial value."""
-OURS = OptimizerSpec(
-    kind="adamw",
-    target=None,
-    options=(),
-    schedule="cosine",
-    decay_fraction=0.2,
-    learning_rate=RATE,
-    warmup_steps=WARMUP,
-    floor_fraction=FLOOR,
-    b1=0.9,
-    b2=0.95,
-    eps=1e-8,
-    momentum=0.95,
-    adamw_share=1.0,
-    weight_decay=0.1,
-    clip_norm=1.0,
-    horizon_steps=HORIZON,
-)
+"""The standard deviation of the drawn parameters; the norms of Gemma 3 are 0 at first."""
+OURS = replace(ADAMW, learning_rate=1e-3, horizon_steps=1000)
+"""The optimizer of both steps; the plain one reads the numbers only."""
 
 
 def rms_norm(x, weight):
@@ -110,9 +95,10 @@ def plain_loss(shape, params, tokens):
 
 def plain_rate(step):
     """Return the learning rate of a step: a linear warm-up, then half a cosine."""
-    done = jnp.clip((step - WARMUP) / (HORIZON - WARMUP), 0, 1)
-    falling = FLOOR + (1 - FLOOR) * 0.5 * (1 + jnp.cos(jnp.pi * done))
-    return RATE * jnp.minimum(1, (step + 1) / WARMUP) * falling
+    warmup, floor = OURS.warmup_steps, OURS.floor_fraction
+    done = jnp.clip((step - warmup) / (OURS.horizon_steps - warmup), 0, 1)
+    falling = floor + (1 - floor) * 0.5 * (1 + jnp.cos(jnp.pi * done))
+    return OURS.learning_rate * jnp.minimum(1, (step + 1) / warmup) * falling
 
 
 class Plain:
@@ -120,8 +106,9 @@ class Plain:
 
     def __init__(self, shape, params):
         """Copy the parameters, with one tree for each layer."""
-        adamw = optax.adamw(plain_rate, 0.9, 0.95, 1e-8, weight_decay=0.1)
-        self._optimizer = optax.chain(optax.clip_by_global_norm(1.0), adamw)
+        moments = OURS.b1, OURS.b2, OURS.eps
+        adamw = optax.adamw(plain_rate, *moments, weight_decay=OURS.weight_decay)
+        self._optimizer = optax.chain(optax.clip_by_global_norm(OURS.clip_norm), adamw)
         self._params = jax.tree.map(jnp.array, by_layer(shape, params))
         self._moments = self._optimizer.init(self._params)
 
@@ -179,16 +166,29 @@ def drawn(task, seed):
 
 
 def timed(call, batches):
-    """Return the seconds of a step, from the first dispatch until all losses are computed."""
+    """Return the mean seconds of a step, until all losses are computed, and the losses."""
     began_s = time.perf_counter()
     losses = [float(loss) for loss in jax.block_until_ready(call(batches))]
     return (time.perf_counter() - began_s) / len(batches), losses
 
 
+def shape_of(preset, options):
+    """Return the shape of a preset.
+
+    Errors: `UserMistake` if it has a feature that the plain step does not have.
+    """
+    shape = spec_named(preset, options)
+    if shape.generation != 3 or shape.global_rope_scale != 1 or shape.query_scalar or shape.softcap:
+        raise UserMistake(
+            f"{preset}: the plain step is a Gemma 3 without scaled positions or scores and without "
+            "a bound of the logits, such as gemma-1m or gemma-3-270m"
+        )
+    return shape
+
+
 def compare(given):
     """Return the figures."""
-    options = dict(each.split("=", 1) for each in given.set)
-    shape = spec_named(given.preset, options)
+    shape = shape_of(given.preset, dict(each.split("=", 1) for each in given.set))
     data = DataSpec(STDLIB, None, False, 5.0, given.window, 0, 256)
     task = language_model(given.preset, shape, data)
     rng = np.random.default_rng(given.seed)
@@ -237,7 +237,10 @@ def main(arguments=None):
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
-    figures = compare(given)
+    try:
+        figures = compare(given)
+    except UserMistake as error:
+        parser.error(str(error))
     if given.json:
         print(json.dumps(figures))
     else:

@@ -173,4 +173,5 @@ def test_compiles_only_ahead_of_time(inner: Inner, caplog: pytest.LogCaptureFixt
         caplog.clear()
         for p in FRAGMENTS:
             params = port.put(params, p, public[p], port.take(params, p))
+            assert port.ready(params, p) is not None
         assert caplog.text == ""

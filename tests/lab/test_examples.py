@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,8 @@ def test_nnx_example_replays_by_seed_and_its_statistics_move() -> None:
     assert first["heldout_loss"] < first["initial_heldout_loss"]
 
 
-def script() -> Any:
-    spec = importlib.util.spec_from_file_location("comparing", STUDIES / "batch_statistics.py")
+def script(name: str = "batch_statistics.py") -> Any:
+    spec = importlib.util.spec_from_file_location("comparing", STUDIES / name)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -92,6 +93,24 @@ def test_study_of_batch_statistics_compares_both_arms(
     assert script().main(["--jobs=1", *(f"--set={each}" for each in words)]) in (0, 1)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == [*script().FIGURES]
+
+
+@pytest.mark.long
+def test_plain_step_has_the_losses_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--preset=gemma-0.1m", "--sequences=2", "--window=40", "--steps=3", "--pairs=1"]
+    assert script("plain_step.py").main([*words, "--json"]) in (0, 1), "1: so few steps are no time"
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["loss_difference"] < 1e-5
+    assert figures["ours_losses"][0] > figures["ours_losses"][-1] > 0
+
+
+def test_plain_step_refuses_a_model_that_it_does_not_have(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        script("plain_step.py").main(["--preset=gemma-moe-1m"])
+    assert ended.value.code == 2
+    assert "the plain step is a Gemma 3" in capsys.readouterr().err
 
 
 def test_figures_that_differ_by_more_than_the_spread_do_not_agree() -> None:
