@@ -1,8 +1,8 @@
 """Settings of all tests.
 
 A test with the mark `needs` is deselected where a program or a folder is missing, and the last
-lines of pytest name it. Token files are kept in the machine's temporary folder, started processes
-receive Ctrl-C, and Hypothesis has no deadline.
+lines of pytest name it. Token files and compiled programs are kept in the machine's temporary
+folder, started processes receive Ctrl-C, and Hypothesis has no deadline.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ MISSING = pytest.StashKey[dict[str, int]]()
 """The number of deselected tests, by what is missing."""
 HERE = Path(tempfile.gettempdir()) / f"archipelago-tests-{os.getuid()}"
 os.environ.setdefault(token_files.FOLDER, str(HERE))  # inherited by the processes that tests start
+# Half of the CPU time of the tests of models would be XLA's, for programs that it compiled before.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(HERE / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control makes background processes, and all their children, ignore Ctrl-C.

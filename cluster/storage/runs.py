@@ -250,11 +250,13 @@ def find(run: str | None, root: Path = Path("runs")) -> Path:
     Errors: `UserMistake` if there is no such run.
     """
     if run is not None:
-        for candidate in (Path(run), root / run):
+        candidates = list(dict.fromkeys([Path(run), root / run]))  # one, if the path is absolute
+        for candidate in candidates:
             if (candidate / CONFIG).exists():
                 return candidate
+        tried = " and in ".join(str(candidate) for candidate in candidates)
         raise UserMistake(
-            f"no run {run!r}: neither {run} nor {root / run} is a run directory; for one in a "
+            f"no run {run!r}: there is no {CONFIG} in {tried}; for one in a "
             "cluster give --address HOST:PORT"
         )
     known = sorted(root.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime)

@@ -15,7 +15,7 @@ import archipelago
 
 seen = []
 result = archipelago.run(
-    sys.argv[1], {"run.steps": 1_000_000}, run_dir=sys.argv[2],
+    sys.argv[1], {"run.steps": 1_000_000, "islands.0.step_s": 0.1}, run_dir=sys.argv[2],
     on_status=lambda status: seen.append(status["phase"]),
 )
 shapes = {path: array.shape for path, array in result.parameters().items()}

@@ -49,7 +49,7 @@ RULES = sum(
     (ROOT / "dashboards" / name).read_text().count("expr:") for name in ("rules.yml", "alerts.yml")
 )
 TOKEN = "a-token-of-this-test-only-0123456789"
-SLOWLY = ("--set", "run.steps=1000000", "--set", "islands.0.speed=0.3")
+SLOWLY = ("--set", "run.steps=1000000", "--set", "islands.0.step_s=0.1")
 WITHIN_S = 90.0
 ROUNDING = 1
 """The tolerance in tokens: a status has means over fragments, rounded so that they add up."""

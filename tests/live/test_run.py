@@ -114,7 +114,7 @@ def killed() -> Generator[Killed]:
         process = here.start(
             "run", str(TINY), "--json", "--run-dir", str(here.run_dir),
             "--set", "run.steps=1000000", "--set", "islands.0.count=3",
-            "--set", "islands.0.speed=0.3", "--set", "durability.keep_contributions=true",
+            "--set", "islands.0.step_s=0.1", "--set", "durability.keep_contributions=true",
             "--set", f'faults.plan=[{{at_step=40, kind="kill", island="{VICTIM}"}}]',
         )  # fmt: skip
         until(lambda: takes_part_again(here.last_status) or process.poll() is not None)
@@ -284,10 +284,13 @@ def test_status_works_from_another_terminal(killed: Killed) -> None:
 
 
 def begin(here: Place, *more: str) -> subprocess.Popen[str]:
-    """Start a long run, which ends only when it is asked to."""
+    """Start a long run, which ends only when it is asked to.
+
+    Its islands are idle for most of each step, so that processes start quickly beside it.
+    """
     return here.start(
         "run", str(TINY), "--json", "--run-dir", str(here.run_dir),
-        "--set", "run.steps=1000000", *more,
+        "--set", "run.steps=1000000", "--set", "islands.0.step_s=0.1", *more,
     )  # fmt: skip
 
 
