@@ -36,7 +36,7 @@ FLAT = 0.03
 EVERY_S, LOOK_S = 12.0, 5.0
 ENDING = [("kill", whom) for whom in ("syncer", "shard-0", "evaluator", "fleet")]
 PASSING = [("stop", "syncer"), ("disk", "syncer"), ("stop", "shard-0"), ("disk", "shard-0")]
-KINDS = ("kill", "kill", "stop", "slow", "cut", "nan", "scale", "drain")
+KINDS = ("kill", "kill", "stop", "slow", "cut", "nan", "scale", "drain", "preempt")
 MIB = 2**20
 FREED_S = 60.0
 """Seconds within which Ray frees unreferenced objects."""

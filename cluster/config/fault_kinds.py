@@ -24,6 +24,7 @@ class FaultKind(StrEnum):
     CUT = "cut"
     NODE = "node"
     DRAIN = "drain"
+    PREEMPT = "preempt"
     DISK = "disk"
 
 
@@ -90,8 +91,12 @@ FAULTS: Mapping[FaultKind, FaultRow] = {
         True, NO_SERVICE, "kill_node", simulated="vanish",
     ),
     FaultKind.DRAIN: FaultRow(
-        "it hands in its work and leaves, as for a preemption",
+        "it hands in its work and leaves for good, as for `archipelago drain`",
         True, NO_SERVICE, simulated="drain", doer=Doer.FLEET,
+    ),
+    FaultKind.PREEMPT: FaultRow(
+        "its machines are taken away for `for_s`, with as much notice: it hands in and leaves",
+        True, NO_SERVICE, takes=("for_s",), simulated="drain", doer=Doer.FLEET,
     ),
     FaultKind.DISK: FaultRow(
         "the process can write no file beyond 4 KiB, for `for_s`: the kernel's own errors",

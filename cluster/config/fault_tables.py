@@ -19,13 +19,13 @@ class Harm(Table):
     """A fault and its target; `fault_kinds.FAULTS` describes the kinds and their targets."""
 
     kind: Annotated[FaultKind, Field(strict=False)]
-    """The kind of fault: kill, stop, nan, scale, slow, cut, node, drain or disk."""
+    """The kind of fault: kill, stop, nan, scale, slow, cut, node, drain, preempt or disk."""
     island: str
     """The target: an island, or one of the services syncer, shard-0, evaluator and fleet."""
     factor: Annotated[float, Field(allow_inf_nan=False)] = 1000.0
     """The factor of "scale" (on contributions) and of "slow" (on the time of a step)."""
     for_s: Positive = 20.0
-    """The duration of "stop", "slow", "cut" and "disk", in seconds."""
+    """The duration of "stop", "slow", "cut", "preempt" and "disk", in seconds."""
 
     def misfit(self, islands: Sequence[str]) -> str | None:
         """Return why this fault cannot hit a run with these islands; None if it can."""

@@ -137,6 +137,11 @@ def misfit(config: Config, harm: Harm) -> str | None:
     mode = config.run.mode
     if harm.kind is FaultKind.DRAIN and (why := fixed_islands(config)) is not None:
         return f"the drain of {harm.island}: {why}"
+    if harm.kind is FaultKind.PREEMPT and mode.sums_gradients:
+        return (
+            f'the preempt of {harm.island}: run.mode = "{mode}" ignores the notice, since all '
+            'islands hold the model; use "kill" or "node"'
+        )
     if mode.lock_step and harm.kind in (FaultKind.NAN, FaultKind.SCALE):
         return (
             f"the {harm.kind} of {harm.island}: the gate refuses its contributions from then on, "

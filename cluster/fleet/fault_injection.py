@@ -6,12 +6,13 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from cluster.config.fault_kinds import FAULTS, SERVICES, Doer
+from cluster.config.fault_kinds import FAULTS, SERVICES, Doer, FaultKind
 from cluster.config.modes import misfit
 from cluster.config.schema import Config, Harm
 from cluster.fleet.backend import Handle, RayCluster, Unavailable
 from cluster.fleet.core_actors import CoreActors, patience
 from cluster.fleet.fault_plan import FaultPlan
+from cluster.fleet.inbox import IslandInbox
 from cluster.fleet.island_table import Islands
 from cluster.fleet.run_events import InjectedFault
 from cluster.names import CALL_TIMEOUT_S, FLEET
@@ -35,13 +36,17 @@ class Injection:
         islands: Islands,
         core: CoreActors,
         drain: Callable[[Island], object],
-        *,
+        inbox: IslandInbox,
         outlives: bool,
     ) -> None:
-        """`drain` is called with an island; `outlives`: the run survives the fleet's process."""
+        """Create the injection.
+
+        `drain` removes an island. `inbox` receives the notice of a preemption. `outlives`: the run
+        survives the fleet's process.
+        """
         self._run, self._config, self._cluster = run, config, cluster
-        self._islands, self._core, self._drain = islands, core, drain
-        self._outlives = outlives
+        self._islands, self._core = islands, core
+        self._drain, self._inbox, self._outlives = drain, inbox, outlives
         self.struck: deque[InjectedFault] = deque(maxlen=STRUCK)
         """Faults that were injected, until the keeper takes them; any thread adds some."""
         self._plan = FaultPlan(config.faults.plan)
@@ -126,6 +131,9 @@ class Injection:
 
     def _break(self, victim: Handle, harm: Harm) -> None:
         row = FAULTS[harm.kind]
+        if harm.kind is FaultKind.PREEMPT:
+            self._inbox.preempt(Island(harm.island), harm.for_s)
+            return
         if row.doer is Doer.FLEET:
             self._drain(Island(harm.island))
             return

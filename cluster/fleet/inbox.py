@@ -8,6 +8,7 @@ that time.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +16,9 @@ from cluster.config.schema import FailurePolicy
 from cluster.fleet.reconcile import delay_s
 from cluster.names import Seat
 from coordinator.protocol import Island
+
+ON_PURPOSE = "preempted: on purpose"
+"""The reason of an island that the fault `preempt` hits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class SeatNotice:
     """The time at which it is gone, in seconds of the monotonic clock."""
     node: str | None = None
     """Ray's id of the node that goes away; None: only the process does."""
+    stays_away: bool = False
+    """True if the island is placed again only after `by_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,15 @@ class IslandInbox:
             posting = self._postings.get(seat)
             island = None if posting is None else posting.island
             self._notices.append(SeatNotice(seat, island, why, by_s, node))
+
+    def preempt(self, island: Island, for_s: float) -> None:
+        """Note that the machines of this island, if it has any, are taken away for `for_s`."""
+        by_s = time.monotonic() + for_s
+        with self._lock:
+            for seat, posting in self._postings.items():
+                if posting.island == island:
+                    notice = SeatNotice(seat, island, ON_PURPOSE, by_s, stays_away=True)
+                    self._notices.append(notice)
 
     # --- called by the keeper ---------------------------------------------------------------------
 

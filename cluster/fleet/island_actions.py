@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from cluster.config.rule import group_of
 from cluster.config.schema import Config
@@ -46,7 +47,9 @@ class IslandActions:
             case ActionKind.PLACE:
                 group = group_of(self._config, island)
                 seat = free_seat(group.group, islands.taken(), island)
-                place, why = self._cluster.reserve(group, seat), f"waits for {wish(group)}"
+                place = self._cluster.reserve(group, seat)
+                since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+                why = f"waits for {wish(group)} since {since}"
                 holding = Holding(island, Hold.WAITING, now_s)
                 islands.put(island, HeldIsland(holding, seat, place, why=why))
                 self._keep()

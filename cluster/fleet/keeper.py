@@ -91,7 +91,7 @@ class Keeper:
         self._core = core = CoreActors(config, cluster)
         self._islands = islands = Islands(config, cluster, inbox)
         self.injection = Injection(
-            run_dir.name, config, cluster, islands, core, requests.drain, outlives=start.detached
+            run_dir.name, config, cluster, islands, core, requests.drain, inbox, start.detached
         )
         """The injection of faults, which any thread may call."""
         self._loop = ReconcileLoop(

@@ -6,6 +6,8 @@ Notices come from three sources:
 - a host whose cloud announces that it will take the machine
 - a node that Ray drains: a pod that is being deleted, the autoscaler, `ray drain-node`
 
+The fault `preempt` gives the same notice on purpose.
+
 An island with a notice is drained and placed again elsewhere. A drain that a person asks for
 removes it.
 """
@@ -98,8 +100,8 @@ class Preemptions:
     def resting(self, held: Collection[Island], now_s: float) -> frozenset[Island]:
         """Return islands without devices that are not placed again yet.
 
-        Their cloud takes the node of the fleet itself, which Ray cannot drain: they would be placed
-        there again at once.
+        Their cloud takes the node of the fleet itself, which Ray cannot drain, or a fault takes
+        their machines for a while: they would be placed there again at once.
         """
         self._resting = {i: by_s for i, by_s in self._resting.items() if now_s < by_s}
         return frozenset(self._resting.keys() - {*held})
@@ -109,7 +111,7 @@ class Preemptions:
             if word.node not in self._drained:
                 self._drained.add(word.node)
                 self._cluster.drain_node(word.node, word.why, max(0.0, word.by_s - now_s))
-        elif word.node is not None and word.island is not None:
+        elif (word.node is not None or word.stays_away) and word.island is not None:
             self._resting[word.island] = word.by_s
         if word.island is None:
             islands.spares.vacate({word.seat})

@@ -254,11 +254,9 @@ def find(run: str | None, root: Path = Path("runs")) -> Path:
         for candidate in candidates:
             if (candidate / CONFIG).exists():
                 return candidate
-        tried = " and in ".join(str(candidate) for candidate in candidates)
-        raise UserMistake(
-            f"no run {run!r}: there is no {CONFIG} in {tried}; for one in a "
-            "cluster give --address HOST:PORT"
-        )
+        tried = " and in ".join(map(str, candidates))
+        why = f"there is no {CONFIG} in {tried}; for one in a cluster give --address HOST:PORT"
+        raise UserMistake(f"no run {run!r}: {why}")
     known = sorted(root.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime)
     if not known:
         raise UserMistake(f"there is no run in {root}/; say which one, by its directory")

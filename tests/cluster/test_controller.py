@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -385,8 +386,11 @@ def test_impossible_placement_is_refused_before_anything_starts(tmp_path: Path) 
 def test_starts_no_process_before_its_devices_are_there(tmp_path: Path) -> None:
     cluster = FakeCluster(config_of(1), room=False)
 
+    shown = list[str]()
+
     def waits() -> View:
         assert "island eu-0" not in cluster.actors
+        shown.extend(each["why"] for each in fleet.status()["islands"])
         cluster.room = cluster.looks > 3
         return seen()()
 
@@ -394,7 +398,12 @@ def test_starts_no_process_before_its_devices_are_there(tmp_path: Path) -> None:
         return (FINISHED if "island eu-0" in cluster.actors else seen())()
 
     cluster.script = [waits, waits, waits, waits, started]
-    assert run(cluster.config, cluster, tmp_path / "run").error is None
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+    fleet.keep()
+    assert fleet.outcome is not None
+    assert fleet.outcome.error is None
+    (why,) = set(shown)
+    assert re.fullmatch(r"waits for 1 CPU since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", why)
 
 
 def test_waits_for_a_syncer_that_is_away_even_at_the_end(tmp_path: Path) -> None:

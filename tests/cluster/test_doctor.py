@@ -18,6 +18,7 @@ import pytest
 from archipelago.cli.main import main
 from cluster.config.fault_kinds import FAULTS, FaultKind
 from cluster.failures import Unjudged
+from cluster.fleet.inbox import ON_PURPOSE
 from cluster.fleet.metrics_row import metrics_line
 from cluster.fleet.preemption import DRAINING
 from cluster.fleet.run_events import events_between
@@ -210,6 +211,7 @@ ISLAND: dict[FaultKind, Case] = {
     FaultKind.CUT: (cut_off, "b", "its network is cut"),
     FaultKind.NODE: (node_died, "node 192.0.2.7", "the node has died"),
     FaultKind.DRAIN: (drained("no longer wanted"), "b", "a person or a plan drained it"),
+    FaultKind.PREEMPT: (drained(ON_PURPOSE), "b", "taken away"),
 }
 SERVICES: dict[tuple[str, FaultKind], Case] = {
     ("syncer", FaultKind.KILL): (syncer_restarted, "syncer", "restarted once"),

@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
-from cluster.config.schema import FailurePolicy, FaultsConfig, PreemptionConfig
+from cluster.config.fault_kinds import FaultKind
+from cluster.config.modes import misfit
+from cluster.config.schema import FailurePolicy, FaultsConfig, Harm, PreemptionConfig
+from cluster.fleet.inbox import ON_PURPOSE
 from cluster.fleet.preemption import DRAINING, deadlines
 from cluster.fleet.reconcile import Action, Hold, Holding, Notice, reconcile
 from cluster.names import Seat
@@ -310,6 +313,24 @@ def test_island_on_the_node_of_the_fleet_is_not_placed_there_again(tmp_path: Pat
     assert len(cluster.heard("drain")) == 1
     assert cluster.drains == {}, "the fleet would end with the node"
     assert cluster.reserved_once.count(Seat("eu-1")) == 1
+
+
+@pytest.mark.parametrize(("for_s", "reserved"), [(1000.0, 1), (1e-6, 2)])
+def test_preemption_on_purpose_keeps_the_machines_for_its_seconds(
+    tmp_path: Path, for_s: float, reserved: int
+) -> None:
+    fault = Harm(kind=FaultKind.PREEMPT, island=B, for_s=for_s)
+    cluster = played(tmp_path, lambda _, fleet: fleet.harm(fault), *LEFT, *BACK)
+    assert [told for _, told in cluster.heard("drain")] == [(B, ON_PURPOSE)]
+    assert cluster.drains == {}, "the node stays"
+    assert cluster.reserved_once.count(Seat("eu-1")) == reserved
+
+
+def test_preemption_on_purpose_is_refused_where_notices_are_ignored() -> None:
+    ring = config_of(run={"mode": "data-parallel"})
+    why = misfit(ring, Harm(kind=FaultKind.PREEMPT, island=B))
+    assert why is not None
+    assert "ignores the notice" in why
 
 
 def test_notice_of_a_seat_without_an_island_changes_nothing(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def test_paced_island_is_simulated_at_its_pace() -> None:
         ("scale", "eu-1", {"factor": -5000.0}, Trouble.LOUD),
         ("scale", "eu-1", {"factor": 2.0}, "no factor below 1000"),
         ("drain", "eu-1", {}, Trouble.DRAIN),
+        ("preempt", "eu-1", {}, Trouble.DRAIN),
     ],
 )
 def test_each_fault_kind_has_a_counterpart_or_is_left_out(
@@ -120,11 +121,12 @@ def test_batch_may_be_larger_than_a_lease() -> None:
     assert simulate(large, 0).violated is None
 
 
-def test_killed_island_returns_and_drained_one_does_not() -> None:
-    """If the quorum is both islands, a run continues after the kill, but not after the drain."""
+def test_killed_and_preempted_islands_return_and_a_drained_one_does_not() -> None:
+    """If the quorum is both islands, a run continues after the others, but not after the drain."""
     both = ("sync.quorum=2", "run.steps=60")
     fault = 'faults.plan=[{{at_step=20, kind="{}", island="eu-1"}}]'
     assert simulate(config(*both, fault.format("kill")), 0).violated is None
+    assert simulate(config(*both, fault.format("preempt")), 0).violated is None
     ended = simulate(config(*both, fault.format("drain")), 0)
     assert ended.violated is not None
     assert ended.violated.startswith("the run ends: ")

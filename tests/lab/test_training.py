@@ -392,7 +392,9 @@ def test_killed_island_returns_with_donated_moments(text: Path) -> None:
     assert learned["tokens_trained"] == sum(real(learned[f"tokens_{each}"]) for each in tokens)
 
 
-@pytest.mark.parametrize("kind", ["stop", "slow", "cut", "nan", "scale", "drain", "node"])
+@pytest.mark.parametrize(
+    "kind", ["stop", "slow", "cut", "nan", "scale", "drain", "preempt", "node"]
+)
 def test_other_faults_have_their_effect(text: Path, kind: str) -> None:
     fault = f'{{at_step=6, kind="{kind}", island="local-2", for_s=3.0}}'
     config = config_of(text, f"faults.plan=[{fault}]", "sync.quorum=2")

@@ -14,12 +14,19 @@ from typing import Any
 
 import pytest
 
+from cluster.fleet.inbox import ON_PURPOSE
 from tests.live.cli import TINY, Place, finish, place, until
 
 pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(580)]
 ROUNDING = 1
 """The tolerance in tokens: a status has means over fragments, rounded so that they add up."""
 ISLANDS = 3
+PLAN = """[[faults]]
+after_s = 0.0
+kind = "preempt"
+island = "local-0"
+for_s = 20.0
+"""
 DRAIN = """
 import json, time
 import ray
@@ -107,7 +114,7 @@ def start(here: Place, server: Metadata) -> subprocess.Popen[str]:
     settings = {
         "run.steps": "1000000",
         "islands.0.count": str(ISLANDS),
-        "islands.0.speed": "0.3",
+        "islands.0.step_s": "0.1",
         "sync.quorum": "1",
         "faults.preemption.cloud": '"gce"',
         "faults.preemption.address": f'"http://127.0.0.1:{server.server_port}"',
@@ -130,7 +137,7 @@ def all_contribute(here: Place, lives: int) -> bool:
 
 
 def test_preempted_islands_hand_in_leave_and_come_back() -> None:
-    """One island is sent SIGTERM, then the cloud of another one takes its host away."""
+    """One island is sent SIGTERM, the cloud of another takes its host away, then `chaos` does."""
     with metadata_server() as server, place() as here:
         process = start(here, server)
         until(lambda: all_contribute(here, ISLANDS) or process.poll() is not None)
@@ -144,6 +151,11 @@ def test_preempted_islands_hand_in_leave_and_come_back() -> None:
         server.preempt.release()
         until(lambda: len(events(here, "drain")) == 2)
         until(lambda: all_contribute(here, ISLANDS + 2))
+        plan = here.folder / "plan.toml"
+        plan.write_text(PLAN)
+        struck = here.run("chaos", str(here.run_dir), "--plan", str(plan), "--json")
+        until(lambda: len(events(here, "drain")) == 3)
+        until(lambda: all_contribute(here, ISLANDS + 3))
         until(lambda: here.merges > merges + 3)
         figures = here.last_status["figures"]
         noted = here.run("doctor", str(here.run_dir), "--json")
@@ -152,7 +164,9 @@ def test_preempted_islands_hand_in_leave_and_come_back() -> None:
         finished = finish(process)
         drained, left, lost = (events(here, kind) for kind in ("drain", "leave", "loss"))
     assert finished.code == 130, finished.err
-    reasons = ["preempted: SIGTERM of its process", "preempted: notice of gce"]
+    (fault,) = struck.json["faults"]
+    assert (struck.code, fault["refused"]) == (0, None)
+    reasons = ["preempted: SIGTERM of its process", "preempted: notice of gce", ON_PURPOSE]
     for reason, event in zip(reasons, drained, strict=True):
         assert event["why"].startswith(reason)
     gone = {each["island"] for each in left if each["why"].startswith("preempted: ")}

@@ -49,6 +49,10 @@ class Faults:
         if fault.kind is FaultKind.DRAIN:
             syncer.drain(island, "the fault plan has it leave")
             return
+        if fault.kind is FaultKind.PREEMPT:
+            self._network.preempt(place, fault.for_s)
+            syncer.drain(island, "preempted: on purpose")
+            return
         if fault.kind is FaultKind.CUT:
             place.up_cut_s = place.down_cut_s = now_s + fault.for_s
             return

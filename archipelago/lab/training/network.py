@@ -45,6 +45,8 @@ class LinkedPlace(IslandPlace[TrainingProcess]):
 
     up: Direction
     down: Direction
+    away_until_s: float | None = None
+    """The virtual time at which machines that were taken away are back; None: for good."""
 
 
 class TrainingNetwork(VirtualNetwork[TrainingProcess, LinkedPlace]):
@@ -81,8 +83,17 @@ class TrainingNetwork(VirtualNetwork[TrainingProcess, LinkedPlace]):
         self.notify(life, self.timing.latency_s, "its learner has ended this life")
 
     def left(self, process: TrainingProcess) -> None:
-        """Retire a drained island: it does not come back."""
-        self.places[process.island].retired = True
+        """Retire a drained island; a preempted one comes back later."""
+        place = self.places[process.island]
+        back_s, place.away_until_s = place.away_until_s, None
+        if back_s is None:
+            place.retired = True
+        else:
+            self.loop.at(max(back_s, self.loop.now_s) + self.timing.back_s, self.start, place)
+
+    def preempt(self, place: LinkedPlace, for_s: float) -> None:
+        """Have an island that leaves return `for_s` from now, plus the time of a start."""
+        place.away_until_s = self.loop.now_s + for_s
 
     # --- messages ---------------------------------------------------------------------------------
 
