@@ -11,7 +11,8 @@
   not count as required: the run starts, and they wait at Ray, whose autoscaler can add nodes.
 - While a run waits, no run after it starts on the machines that it waits for, unless all required
   islands of that run are takeable.
-- An island that was taken comes back as soon as there is room.
+- An island that was taken comes back as soon as there is room. If no node is left that could hold
+  it, it waits at Ray.
 
 The decision depends on its arguments only. The actor that carries it out may die at any time.
 """
@@ -133,7 +134,8 @@ def _refusal(table: QueueTable, claim: RunClaim, each: ClaimedIsland) -> str | N
         return f"quota of {owner}: {lacking}" if lacking else None
     if blocked.by_quota:
         return blocked.why
-    return _behind(table, claim, need) or (NO_ROOM_YET if each.withheld else None)
+    returns = each.withheld and table.is_possible([need])
+    return _behind(table, claim, need) or (NO_ROOM_YET if returns else None)
 
 
 def _behind(table: QueueTable, claim: RunClaim, need: Need) -> str | None:

@@ -29,7 +29,7 @@ class ClaimedIsland:
     holds: Place = ()
     """The nodes that it holds, also while it hands in its work; empty: none."""
     withheld: bool = False
-    """Whether its run was asked to do without it."""
+    """Whether it was taken from its run, and is not back."""
 
 
 @dataclass(frozen=True, slots=True)

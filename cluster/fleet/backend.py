@@ -103,6 +103,14 @@ class RayCluster(Protocol):
         """Return the actor of the island or spare at this seat; None if there is none."""
         ...
 
+    def given_up(self, seat: Seat, actor: Handle) -> str | None:
+        """Return why Ray starts no process of the actor at this seat any more; None if it may.
+
+        Ray gives an actor up whose process it cannot prepare: a package that cannot be unpacked,
+        an import that fails.
+        """
+        ...
+
     def end(self, actor: Handle) -> None:
         """End the actor's process for good."""
         ...

@@ -16,6 +16,10 @@ from cluster.fleet.reconcile import Action, ActionKind, Hold, Holding
 from cluster.names import free_seat
 
 log = logging.getLogger("archipelago.fleet")
+CHECK_S = 5.0
+"""Seconds between two questions to Ray about an island that does not report."""
+SILENT = ("starting", "lost")
+"""The states of a learner whose process may not exist."""
 
 
 class IslandActions:
@@ -32,6 +36,26 @@ class IslandActions:
         """Create the actions. `keep` writes down which islands hold devices, and where."""
         self._config, self._cluster, self._islands = config, cluster, islands
         self._core, self._keep = core, keep
+
+    def restart_given_up(self, now_s: float) -> None:
+        """Start islands again whose actors Ray has given up before they could report.
+
+        Each counts as a process that has ended, so an island that can never start is set aside.
+        """
+        for island, it in self._islands.all().items():
+            is_silent = it.holding.hold is Hold.RUNNING and it.holding.learner in SILENT
+            last_s = max(it.checked_s, it.holding.since_s)
+            if not is_silent or it.actor is None or now_s - last_s < CHECK_S:
+                continue
+            it.checked_s = now_s
+            if (why := self._cluster.given_up(it.seat, it.actor)) is None:
+                continue
+            log.warning("Ray has given %s up, it is started again: %s", island, why)
+            it.last_words = why
+            it.begins()
+            assert it.place is not None
+            group = group_of(self._config, island)
+            it.actor = self._cluster.start_island(group, it.seat, it.place)
 
     def do(self, action: Action, now_s: float) -> None:
         """Carry out an action, if its island is still as it was when the action was decided.

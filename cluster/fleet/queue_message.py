@@ -14,6 +14,9 @@ from cluster.fleet.placement import bundle, selector
 from cluster.names import Seat, group_name, number_of
 from coordinator.protocol import Island
 
+OPTIONAL = "taken by the queue: the run starts with the islands that it requires"
+"""The reason of an island that a run begins without; it was never taken from the run."""
+
 
 class MachinesMessage(TypedDict):
     """The machines of each island of a group."""

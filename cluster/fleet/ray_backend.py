@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayTaskError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
 from ray.util.placement_group import (
     PlacementGroup,
     placement_group,
@@ -39,6 +39,8 @@ from cluster.names import Seat, island_actor
 
 MEANWHILE_S = 0.5
 """Seconds between two calls of `meanwhile` while an answer is awaited."""
+GIVEN_UP_S = 1.0
+"""Seconds that Ray has to tell why it has given an actor up."""
 SIGNS = ("progress", "judged", "__ray_ready__")
 """Calls that return an actor's progress; the first one that the actor has is used."""
 
@@ -192,6 +194,16 @@ class RayBackend(RayCluster):
     def find_island(self, seat: Seat) -> Handle | None:
         """Return the actor of the island or spare at this seat; None if there is none."""
         return find_actor(island_actor(seat), self.home.namespace)
+
+    def given_up(self, seat: Seat, actor: Handle) -> str | None:
+        """Return why Ray starts no process of the actor at this seat any more; None if it may."""
+        if self.find_island(seat) is not None:
+            return None
+        try:
+            self.sign(actor)(GIVEN_UP_S)
+        except RayError as error:  # of a dead actor, with the reason
+            return str(error)
+        return "Ray has no actor of this name"
 
     def end(self, actor: Handle) -> None:
         """End the actor's process for good."""

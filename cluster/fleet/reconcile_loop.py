@@ -67,6 +67,8 @@ class ReconcileLoop:
             self._pardons = wanted.pardons
             islands.forgive()
         stopping = wanted.stopping
+        if stopping is None:
+            self._actions.restart_given_up(now_s)
         desired = wanted.desired if stopping is None else frozenset(islands.all())
         withheld = self._requests.withheld.notices(now_s) if stopping is None else {}
         self._requests.withheld.publish(desired, islands.all())

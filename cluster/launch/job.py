@@ -28,6 +28,7 @@ SETTLE_S = 0.5
 """Seconds between two polls of a job that is about to end, or two attempts to submit one."""
 NOT_YET = "No available agent"
 """The answer of a head that has only just started."""
+TRACEBACK = "Traceback (most recent call last)"
 AGENT_TIMEOUT_S = 180.0
 """Seconds for which such a head is asked again: on two busy cores 60 s were too few."""
 
@@ -113,7 +114,7 @@ def _hand_over(job: Job, staged: Path, labels: Mapping[str, str]) -> None:
                     f"{job.address} has a job named {job.name} already; give this run another "
                     "name with --set run.name=NAME"
                 ) from error
-            reason = _first_line(error)
+            reason = reason_of(error)
             if NOT_YET in reason:
                 reason += f" Tried for {AGENT_TIMEOUT_S:.0f} s; look at the head's dashboard agent."
             raise UserMistake(f"{job.address} does not take the job: {reason}") from error
@@ -149,7 +150,7 @@ def _client(address: str) -> JobSubmissionClient:
         client.list_jobs()  # this call needs the token
     except (RayError, RuntimeError, OSError) as error:
         raise UserMistake(
-            f"the job server at {address} cannot be used: {_first_line(error)}; is the address "
+            f"the job server at {address} cannot be used: {reason_of(error)}; is the address "
             "right (the head's dashboard, port 8265), and does RAY_AUTH_TOKEN hold its token "
             "(RAY_AUTH_MODE=token)?"
         ) from error
@@ -162,10 +163,15 @@ def _client(address: str) -> JobSubmissionClient:
     return client
 
 
-def _first_line(error: BaseException) -> str:
-    """Return the first line of an error that is not empty, or the class of the error."""
+def reason_of(error: BaseException) -> str:
+    """Return an error in one line: the first one, or the last one of a server's traceback.
+
+    An error without words is named by its class.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return lines[-1] if TRACEBACK in lines[0] else lines[0]
 
 
 def follow(job: Job, say: Callable[[str], None]) -> int:

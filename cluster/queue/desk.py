@@ -136,7 +136,8 @@ class QueueDesk:
         for claim in seen.claims:
             if claim.standing is not Standing.LIVE:
                 continue
-            before = {each.island for each in claim.islands if each.withheld}
+            known = seen.messages[claim.run]["islands"]
+            before = {Island(each["island"]) for each in known if each["withheld"] is not None}
             islands = now.withheld.get(claim.run, {})
             for island in islands.keys() - before:
                 log.info("%s of %s is withheld: %s", island, claim.run, islands[island])

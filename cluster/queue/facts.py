@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cluster.actors.start import NODE_ID
 from cluster.fleet.placement import Node, matches
-from cluster.fleet.queue_message import IslandMessage, MachinesMessage, RunMessage
+from cluster.fleet.queue_message import OPTIONAL, IslandMessage, MachinesMessage, RunMessage
 from cluster.names import namespace_of
 from cluster.queue.quotas import Quotas
 from coordinator.machine_room import LEAST, Amounts, Need, Place
@@ -105,7 +105,7 @@ def claim_of(
                 needs[each["group"]],
                 each["takeable"],
                 _place(each, space, needs[each["group"]].hosts, placed),
-                each["withheld"] is not None,
+                each["withheld"] not in (None, OPTIONAL),
             )
             for each in message["islands"]
         ),

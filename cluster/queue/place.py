@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Protocol
 
 from cluster.config.schema import Config
-from cluster.fleet.queue_message import RunMessage, owner_of, run_message
+from cluster.fleet.queue_message import OPTIONAL, RunMessage, owner_of, run_message
 from cluster.queue.desk import AnswerMessage
 from cluster.queue.facts import claim_of
 from coordinator.errors import Unreachable, UserMistake
@@ -20,7 +20,6 @@ ASK_S = 2.0
 """Seconds between two questions."""
 END_S = 15.0
 """Seconds that the end of a place waits for a question that is under way."""
-OPTIONAL = "taken by the queue: the run starts with the islands that it requires"
 
 
 class QueueLine(Protocol):

@@ -267,7 +267,8 @@ REFUSALS = {
     'faults.plan=[{at_step=301, kind="kill", island="eu-0"}]': 'faults.plan: the kill of "eu-0" '
     "at step 301 would come after the end; run.steps is 300",
     'faults.plan=[{at_step=3, kind="nap", island="eu-0"}]': "faults.plan.0.kind: "
-    'must be "kill", "stop", "nan", "scale", "slow", "cut", "node", "drain" or "disk", given "nap"',
+    'must be "kill", "stop", "nan", "scale", "slow", "cut", "node", "drain", "preempt" or "disk", '
+    'given "nap"',
     'faults.plan=[{kind="kill", island="eu-0"}]': "faults.plan.0.at_step: is missing; "
     "it has no default",
     # of the override itself
@@ -348,7 +349,7 @@ def test_list_elements_keep_their_places_in_messages(tmp_path: Path) -> None:
     ) == [
         "faults.plan.0: must be a table, given 1",
         'faults.plan.2.kind: must be "kill", "stop", "nan", "scale", "slow", "cut", "node", '
-        '"drain" or "disk", given "nap"',
+        '"drain", "preempt" or "disk", given "nap"',
         "faults.plan.2.island: is missing; it has no default",
         "faults.plan.3: must be a table, given 4",
         'faults.plan: the kill of "mars-0" names no island; known are eu-0, eu-1, eu-2',

@@ -22,7 +22,7 @@ import pytest
 
 from cluster.config.load import parse
 from cluster.config.schema import Config, Harm, IslandGroup, Machines
-from cluster.fleet import controller, core_actors, keeper
+from cluster.fleet import controller, core_actors, island_actions, keeper
 from cluster.fleet.backend import RayCluster, Unavailable
 from cluster.fleet.controller import Fleet
 from cluster.fleet.core_actors import CoreActors
@@ -153,6 +153,9 @@ class FakeCluster(RayCluster):
 
     def find_island(self, seat: Seat) -> str | None:
         return self.find(island_actor(seat))
+
+    def given_up(self, seat: Seat, actor: str) -> str | None:
+        return None if actor in self.actors else "its packages cannot be unpacked"
 
     def end(self, actor: str) -> None:
         del self.actors[actor]
@@ -444,6 +447,37 @@ def test_crash_looping_island_is_set_aside_and_the_run_continues(tmp_path: Path)
     kept = tmp_path / "run" / "tracebacks" / "eu-0-3.txt"
     assert kept.read_text().endswith("ValueError: eu-0 cannot")
     assert [who for who, _ in cluster.heard("leave")] == ["island eu-1"]
+
+
+def given_up(cluster: FakeCluster, times: int) -> Callable[[], View]:
+    """Have Ray give up the actor of eu-0 at each look, this many times."""
+    left = [times]
+
+    def show() -> View:
+        if left[0] and cluster.actors.pop("island eu-0", None):
+            left[0] -= 1
+        return seen(eu_1="live")()
+
+    return show
+
+
+@pytest.mark.parametrize(("times", "is_aside"), [(2, False), (100, True)])
+def test_island_whose_actor_ray_gives_up_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, is_aside: bool
+) -> None:
+    """Ray gives up an actor whose process it cannot prepare; the process cannot report that."""
+    monkeypatch.setattr(island_actions, "CHECK_S", 0.0)
+    policy = {"deaths": 3}
+    cluster = FakeCluster(config_of(2, faults={"policy": policy}))
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+    shows = given_up(cluster, times)
+    cluster.script = [seen(), seen(), *[shows] * 8, FINISHED]
+    fleet.keep()
+    assert fleet.outcome is not None
+    assert fleet.outcome.error is None
+    (told,) = (each for each in fleet.status()["islands"] if each["island"] == A)
+    assert (told["state"] == "set aside") == is_aside
+    assert ("3 processes ended" in told["why"] and "cannot be unpacked" in told["why"]) == is_aside
 
 
 def test_contribution_resets_the_count_of_failures(tmp_path: Path) -> None:

@@ -14,12 +14,18 @@ from archipelago.cli.main import main
 from cluster.actors.start import NODE_ID
 from cluster.config.schema import Config
 from cluster.fleet.placement import Node
-from cluster.fleet.queue_message import HeldSeat, RunMessage, is_takeable, run_message
+from cluster.fleet.queue_message import (
+    OPTIONAL,
+    HeldSeat,
+    RunMessage,
+    is_takeable,
+    run_message,
+)
 from cluster.fleet.withheld import VALID_S, WithheldIslands
 from cluster.names import Seat, namespace_of
 from cluster.queue.desk import EMPTY_LOOKS, SILENT_S, AnswerMessage, QueueCluster, QueueDesk
 from cluster.queue.facts import SOMEWHERE, Applicant, ClusterFacts, queue_facts
-from cluster.queue.place import OPTIONAL, QueueLine, QueuePlace
+from cluster.queue.place import QueueLine, QueuePlace
 from cluster.queue.quotas import Quota, Quotas, read_quotas
 from coordinator.errors import Unreachable, UserMistake
 from coordinator.protocol import Island
@@ -117,6 +123,21 @@ def told(answer: AnswerMessage) -> tuple[str, str]:
 
 
 # --- the desk -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("why", "kept"), [(OPTIONAL, 0), ("taken by the queue: run big needs the machines", 1)]
+)
+def test_island_that_a_run_began_without_may_wait_at_ray(why: str, kept: int) -> None:
+    """Ray's autoscaler reads of it there. One that was taken is asked back by the queue."""
+    config = asked("crawl", 5, opportunistic=True)
+    cluster, fifth = FakeQueueCluster(), config.island_names[4]
+    cluster.put(config, "a", "a", "b", "b", withheld={fifth: why})
+    desk = QueueDesk(cluster)
+    for _ in range(3):
+        desk.look()
+    run, withheld = cluster.told[-1]
+    assert (run, len(withheld)) == ("crawl", kept)
 
 
 def test_run_starts_after_two_looks_that_agree() -> None:

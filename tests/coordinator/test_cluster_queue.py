@@ -194,6 +194,13 @@ def test_island_that_waits_for_new_machines_may_ask_ray_for_them() -> None:
     assert decided(crawl).withheld["crawl"] == {}
 
 
+def test_taken_island_that_no_node_can_hold_any_more_asks_ray_for_one() -> None:
+    """The node that it had is gone: nothing would ever be free for it."""
+    need = Need({"GPU": 1.0})
+    crawl = claim("crawl", "", takeable=1, need=need, withheld=frozenset({"crawl-0"}))
+    assert decided(replace(crawl, standing=Standing.LIVE)).withheld["crawl"] == {}
+
+
 def test_run_that_the_cluster_has_no_machines_for_keeps_nobody_waiting() -> None:
     decision = decided(claim("huge", firm=9, priority=5), claim("new", firm=1))
     assert decision.answers["huge"].why == (

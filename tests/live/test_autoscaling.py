@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -21,11 +20,19 @@ import pytest
 
 from tests.live.cli import place, until
 from tests.live.prometheus import free_port
-from tests.live.test_cluster import ROUNDING, Raylets, held
+from tests.live.test_cluster import ROUNDING, TOKEN, Raylets, held
 
 pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(580)]
 STORE_BYTES = 100 * 2**20
 WITHIN_S = 120.0
+COMMANDS = (
+    "cluster_synced_files", "initialization_commands", "setup_commands", "head_setup_commands",
+    "worker_setup_commands", "head_start_ray_commands", "worker_start_ray_commands",
+)  # fmt: skip
+"""Lists that the autoscaler requires, of which local nodes need none."""
+PROVIDER = "tests.live.local_nodes.LocalNodes"
+HEAD_ID, HEAD_TYPE = "f" * 51 + "00000", "ray.head.default"
+"""The id and the type by which this provider knows the head."""
 IDLE_MIN = 0.1
 """Minutes after which the autoscaler removes an idle node."""
 CONFIG = """
@@ -59,12 +66,14 @@ def nodes_of(port: int) -> dict[str, Any]:
         "max_workers": 3,
         "idle_timeout_minutes": IDLE_MIN,
         "provider": {
-            "type": "fake_multinode",
+            "type": "external",
+            "module": PROVIDER,
+            "head_node_id": HEAD_ID,
             "gcs_address": f"127.0.0.1:{port}",
             "launch_multiple": True,
         },
         "available_node_types": {
-            "head": {"resources": {"CPU": 2}, "node_config": {}, "max_workers": 0},
+            HEAD_TYPE: {"resources": {"CPU": 2}, "node_config": {}, "max_workers": 0},
             "far": {
                 "resources": {"CPU": 1, "slice": 1, "object_store_memory": STORE_BYTES},
                 "node_config": {},
@@ -72,7 +81,11 @@ def nodes_of(port: int) -> dict[str, Any]:
                 "max_workers": 3,
             },
         },
-        "head_node_type": "head",
+        "head_node_type": HEAD_TYPE,
+        "auth": {},
+        "docker": {},
+        "file_mounts": {},
+        **{key: [] for key in COMMANDS},
     }
 
 
@@ -85,7 +98,11 @@ def autoscaled() -> Generator[Raylets]:
         config.write_text(json.dumps(nodes_of(port)))
         cluster = Raylets(here, f"127.0.0.1:{port}", f"http://127.0.0.1:{jobs}", {})
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # its `python` is this one
-        more = {"PATH": path, "RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
+        more = {
+            "PATH": path, "RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+            "RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": HEAD_ID,
+            "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID,
+        }  # fmt: skip
         command = [
             str(Path(sys.executable).with_name("ray")), "start", "--head", "--block",
             "--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=2",
@@ -101,6 +118,7 @@ def autoscaled() -> Generator[Raylets]:
             until(lambda: answers(cluster.jobs) or head.poll() is not None)
             assert head.poll() is None, (here.folder / "head.log").read_text()
             yield cluster
+            assert head.poll() is None, (here.folder / "head.log").read_text()
         finally:
             output.close()
             head.send_signal(signal.SIGTERM)
@@ -111,13 +129,12 @@ def autoscaled() -> Generator[Raylets]:
 
 
 def answers(url: str) -> bool:
-    try:
-        urllib.request.urlopen(url, timeout=5).close()
-    except urllib.error.HTTPError:
-        return True  # it asks for a token
-    except OSError:
-        return False
-    return True
+    """Return whether the job server lists its jobs."""
+    asked = urllib.request.Request(f"{url}/api/jobs/", headers={"Authorization": f"Bearer {TOKEN}"})
+    with suppress(OSError):
+        urllib.request.urlopen(asked, timeout=5).close()
+        return True
+    return False
 
 
 def raylets(cluster: Raylets) -> int:
@@ -132,7 +149,7 @@ def test_group_grows_shrinks_to_nothing_and_returns(tmp_path: Path) -> None:
         submitted = cluster.run("submit", str(config), "--address", cluster.jobs, "--no-wait")
         assert submitted.code == 0, submitted.err
         waits = until(lambda: why_far_waits(cluster), WITHIN_S)
-        assert waits.startswith("waits for 0.5 CPU, 1 slice since 20")
+        assert waits.startswith("waits for 0.5 CPU + 1 slice since 20")
         cluster.until_contributing("far-0", "home-0")
         assert raylets(cluster) == 1
 
