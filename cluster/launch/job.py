@@ -105,6 +105,11 @@ def _hand_over(job: Job, staged: Path, labels: Mapping[str, str]) -> None:
                 metadata={"run": job.name, "job_name": f"archipelago {job.name}"},
             )
             return
+        except OSError as error:  # of the connection, below which all of `requests` are
+            raise UserMistake(
+                f"{job.address} ended the connection: {reason_of(error)}; is the head still up? "
+                f"`ray job list` shows whether it has taken {job.name}"
+            ) from error
         except RuntimeError as error:
             if NOT_YET in str(error) and time.monotonic() < end_s:
                 time.sleep(SETTLE_S)
@@ -168,7 +173,7 @@ def reason_of(error: BaseException) -> str:
 
     An error without words is named by its class.
     """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in str(error).splitlines() if any(map(str.isalpha, line))]
     if not lines:
         return type(error).__name__
     return lines[-1] if TRACEBACK in lines[0] else lines[0]
