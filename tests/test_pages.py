@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,15 @@ def test_reference_pages_are_current() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@cache
+def command_tree() -> Any:
+    """Return all commands; building them takes a tenth of a second."""
+    return typer.main.get_command(app)
+
+
 @pytest.mark.parametrize("block", blocks("bash"))
 def test_commands_have_known_options(block: str) -> None:
-    root: Any = typer.main.get_command(app)
+    root = command_tree()
     for words in commands_in(block):
         command, rest = root, words
         while rest and rest[0] in getattr(command, "commands", {}):

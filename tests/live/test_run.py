@@ -584,7 +584,7 @@ def test_run_survives_faults_of_every_kind_without_violations() -> None:
 def test_warm_spare_takes_over_a_killed_island() -> None:
     """The replaced island's next process becomes the spare."""
     with place() as here:
-        process = live_run(here, "--set", "islands.0.spares=1", "--set", "islands.0.speed=0.3")
+        process = live_run(here, "--set", "islands.0.spares=1")
         plan = here.folder / "plan.toml"
         plan.write_text(f'[[faults]]\nafter_s = 0.0\nkind = "kill"\nisland = "{VICTIM}"\n')
         for life, (victim, spare) in {2: ("local+0", "local-1"), 3: ("local-1", "local+0")}.items():
@@ -604,7 +604,7 @@ def test_warm_spare_takes_over_a_killed_island() -> None:
 def test_spare_takes_over_a_hanging_island_whose_process_becomes_a_spare() -> None:
     """The hanging process becomes a spare when it continues, since the island has moved."""
     with place() as here:
-        process = live_run(here, "--set", "islands.0.spares=1", "--set", "islands.0.speed=0.3")
+        process = live_run(here, "--set", "islands.0.spares=1")
         until(lambda: here.last_status["spares"] == 1 and all_live(here, 2))
         plan = here.folder / "plan.toml"
         plan.write_text(
