@@ -16,8 +16,8 @@ from cluster.fleet.reconcile import Action, ActionKind, Hold, Holding
 from cluster.names import free_seat
 
 log = logging.getLogger("archipelago.fleet")
-CHECK_S = 5.0
-"""Seconds between two questions to Ray about an island that does not report."""
+CHECK_LOOKS = 10
+"""Looks between two questions to Ray about an island that does not report; two a second."""
 SILENT = ("starting", "lost")
 """The states of a learner whose process may not exist."""
 
@@ -37,17 +37,16 @@ class IslandActions:
         self._config, self._cluster, self._islands = config, cluster, islands
         self._core, self._keep = core, keep
 
-    def restart_given_up(self, now_s: float) -> None:
+    def restart_given_up(self) -> None:
         """Start islands again whose actors Ray has given up before they could report.
 
         Each counts as a process that has ended, so an island that can never start is set aside.
         """
         for island, it in self._islands.all().items():
             is_silent = it.holding.hold is Hold.RUNNING and it.holding.learner in SILENT
-            last_s = max(it.checked_s, it.holding.since_s)
-            if not is_silent or it.actor is None or now_s - last_s < CHECK_S:
+            it.unheard_looks = it.unheard_looks + 1 if is_silent else 0
+            if it.actor is None or not it.unheard_looks or it.unheard_looks % CHECK_LOOKS:
                 continue
-            it.checked_s = now_s
             if (why := self._cluster.given_up(it.seat, it.actor)) is None:
                 continue
             log.warning("Ray has given %s up, it is started again: %s", island, why)

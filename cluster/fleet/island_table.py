@@ -41,8 +41,8 @@ class HeldIsland:
     """The number of its newest process, as counted by this process of the fleet; 0: none seen."""
     process_at_s: float = 0.0
     """The time at which that process began."""
-    checked_s: float = 0.0
-    """The last time at which Ray was asked whether it has given the island's actor up."""
+    unheard_looks: int = 0
+    """Looks in a row at which its process did not report."""
     broke_as: int | None = None
     """The incarnation that broke; None until the syncer has reported it."""
     why: str = ""

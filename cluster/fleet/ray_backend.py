@@ -40,7 +40,7 @@ from cluster.names import Seat, island_actor
 MEANWHILE_S = 0.5
 """Seconds between two calls of `meanwhile` while an answer is awaited."""
 GIVEN_UP_S = 1.0
-"""Seconds that Ray has to tell why it has given an actor up."""
+"""Seconds within which Ray names the reason why it has given an actor up."""
 SIGNS = ("progress", "judged", "__ray_ready__")
 """Calls that return an actor's progress; the first one that the actor has is used."""
 

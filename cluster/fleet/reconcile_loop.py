@@ -68,7 +68,7 @@ class ReconcileLoop:
             islands.forgive()
         stopping = wanted.stopping
         if stopping is None:
-            self._actions.restart_given_up(now_s)
+            self._actions.restart_given_up()
         desired = wanted.desired if stopping is None else frozenset(islands.all())
         withheld = self._requests.withheld.notices(now_s) if stopping is None else {}
         self._requests.withheld.publish(desired, islands.all())

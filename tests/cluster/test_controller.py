@@ -22,11 +22,12 @@ import pytest
 
 from cluster.config.load import parse
 from cluster.config.schema import Config, Harm, IslandGroup, Machines
-from cluster.fleet import controller, core_actors, island_actions, keeper
+from cluster.fleet import controller, core_actors, keeper
 from cluster.fleet.backend import RayCluster, Unavailable
 from cluster.fleet.controller import Fleet
 from cluster.fleet.core_actors import CoreActors
 from cluster.fleet.evaluation import Evaluating, Pending
+from cluster.fleet.island_actions import CHECK_LOOKS
 from cluster.fleet.outcome import Outcome
 from cluster.fleet.placement import Node
 from cluster.fleet.status_view import starting_status
@@ -463,15 +464,14 @@ def given_up(cluster: FakeCluster, times: int) -> Callable[[], View]:
 
 @pytest.mark.parametrize(("times", "is_aside"), [(2, False), (100, True)])
 def test_island_whose_actor_ray_gives_up_is_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, is_aside: bool
+    tmp_path: Path, times: int, is_aside: bool
 ) -> None:
     """Ray gives up an actor whose process it cannot prepare; the process cannot report that."""
-    monkeypatch.setattr(island_actions, "CHECK_S", 0.0)
     policy = {"deaths": 3}
     cluster = FakeCluster(config_of(2, faults={"policy": policy}))
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
     shows = given_up(cluster, times)
-    cluster.script = [seen(), seen(), *[shows] * 8, FINISHED]
+    cluster.script = [seen(), seen(), *[shows] * 10 * CHECK_LOOKS, FINISHED]
     fleet.keep()
     assert fleet.outcome is not None
     assert fleet.outcome.error is None

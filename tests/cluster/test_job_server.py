@@ -1,4 +1,4 @@
-"""What `submit` says about a job server that fails, with a server on loopback."""
+"""Messages of `submit` about a job server that fails, with a server on loopback."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ starts removes the packages of a job whose processes import them on another one.
 from __future__ import annotations
 
 import itertools
-from functools import partial
 from typing import Any
 
 from ray._private import parameter
@@ -19,14 +18,17 @@ NUMBERS = itertools.count(1)
 class LocalNodes(FakeMultiNodeProvider):
     """Nodes on this machine, each a raylet of its own."""
 
-    def _create_node_with_resources_and_labels(
+    def create_node_with_resources_and_labels(
         self, node_config: Any, tags: Any, count: Any, resources: Any, labels: Any
     ) -> None:
         whole: Any = parameter.RayParams
-        folder = f"runtime_resources_{next(NUMBERS)}"
-        parameter.RayParams = partial(whole, runtime_env_dir_name=folder)
+
+        def with_folder(**settings: Any) -> Any:
+            return whole(runtime_env_dir_name=f"runtime_resources_{next(NUMBERS)}", **settings)
+
+        parameter.RayParams = with_folder
         try:
-            super()._create_node_with_resources_and_labels(
+            super().create_node_with_resources_and_labels(
                 node_config, tags, count, resources, labels
             )
         finally:

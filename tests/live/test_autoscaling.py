@@ -32,7 +32,7 @@ COMMANDS = (
 """Lists that the autoscaler requires, of which local nodes need none."""
 PROVIDER = "tests.live.local_nodes.LocalNodes"
 HEAD_ID, HEAD_TYPE = "f" * 51 + "00000", "ray.head.default"
-"""The id and the type by which this provider knows the head."""
+"""The id and the type of the head in this provider."""
 IDLE_MIN = 0.1
 """Minutes after which the autoscaler removes an idle node."""
 CONFIG = """
