@@ -16,6 +16,12 @@ from cluster.names import Seat
 
 Handle = Any
 """A handle of an actor; Ray gives it no type."""
+AliveCheck = Callable[[], tuple[bool, str]]
+"""The state of a requested sign of life: whether it is over, and why Ray has given the actor up.
+
+The reason is empty if the actor has answered, or may come back. Ray gives an actor up if it cannot
+prepare a process for it: a package that cannot be unpacked, an import that fails.
+"""
 
 
 class Unavailable(Exception):
@@ -103,14 +109,6 @@ class RayCluster(Protocol):
         """Return the actor of the island or spare at this seat; None if there is none."""
         ...
 
-    def given_up(self, seat: Seat, actor: Handle) -> str | None:
-        """Return why Ray starts no process of the actor at this seat any more; None if it may.
-
-        Ray gives an actor up whose process it cannot prepare: a package that cannot be unpacked,
-        an import that fails.
-        """
-        ...
-
     def end(self, actor: Handle) -> None:
         """End the actor's process for good."""
         ...
@@ -132,6 +130,10 @@ class RayCluster(Protocol):
 
     def sign(self, actor: Handle) -> Pending:
         """Request a sign of life with the actor's progress, without waiting for it."""
+        ...
+
+    def alive(self, actor: Handle) -> AliveCheck:
+        """Request a sign of life, without waiting; see `AliveCheck`."""
         ...
 
     def promise(self, actor: Handle, method: str, *arguments: object) -> object:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from cluster.config.schema import Config
-from cluster.fleet.backend import Handle, Place, RayCluster
+from cluster.fleet.backend import AliveCheck, Handle, Place, RayCluster
 from cluster.fleet.inbox import IslandInbox, ProcessFailed, ProcessStarted, SeatAssignment
 from cluster.fleet.reconcile import Hold, Holding, relief
 from cluster.fleet.spares import Spare, Spares
@@ -43,6 +43,8 @@ class HeldIsland:
     """The time at which that process began."""
     unheard_looks: int = 0
     """Looks in a row at which its process did not report."""
+    alive: AliveCheck | None = None
+    """The sign of life that Ray was asked for; None: none."""
     broke_as: int | None = None
     """The incarnation that broke; None until the syncer has reported it."""
     why: str = ""

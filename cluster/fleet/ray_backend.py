@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    GetTimeoutError,
+    RayError,
+    RayTaskError,
+)
 from ray.util.placement_group import (
     PlacementGroup,
     placement_group,
@@ -30,7 +36,7 @@ from cluster.actors.start import (
     start_syncer,
 )
 from cluster.config.schema import Config, IslandGroup, Machines
-from cluster.fleet.backend import Handle, Place, RayCluster, Unavailable
+from cluster.fleet.backend import AliveCheck, Handle, Place, RayCluster, Unavailable
 from cluster.fleet.draining_nodes import DrainingNodes, drain_node
 from cluster.fleet.evaluation import Evaluating, Pending
 from cluster.fleet.placement import Node, bundle, selector
@@ -39,8 +45,6 @@ from cluster.names import Seat, island_actor
 
 MEANWHILE_S = 0.5
 """Seconds between two calls of `meanwhile` while an answer is awaited."""
-GIVEN_UP_S = 1.0
-"""Seconds within which Ray names the reason why it has given an actor up."""
 SIGNS = ("progress", "judged", "__ray_ready__")
 """Calls that return an actor's progress; the first one that the actor has is used."""
 
@@ -195,16 +199,6 @@ class RayBackend(RayCluster):
         """Return the actor of the island or spare at this seat; None if there is none."""
         return find_actor(island_actor(seat), self.home.namespace)
 
-    def given_up(self, seat: Seat, actor: Handle) -> str | None:
-        """Return why Ray starts no process of the actor at this seat any more; None if it may."""
-        if self.find_island(seat) is not None:
-            return None
-        try:
-            self.sign(actor)(GIVEN_UP_S)
-        except RayError as error:  # of a dead actor, with the reason
-            return str(error)
-        return "Ray has no actor of this name"
-
     def end(self, actor: Handle) -> None:
         """End the actor's process for good."""
         end_actor(actor)
@@ -236,6 +230,23 @@ class RayBackend(RayCluster):
         call = next(each for name in SIGNS if (each := getattr(actor, name, None)) is not None)
         reference = call.remote()
         return lambda wait_s: ray.get(reference, timeout=wait_s)
+
+    def alive(self, actor: Handle) -> AliveCheck:
+        """Ask the actor for a sign of life, without waiting."""
+        answer_within = self.sign(actor)
+
+        def check() -> tuple[bool, str]:
+            try:
+                answer_within(0.0)
+            except GetTimeoutError:
+                return False, ""
+            except ActorDiedError as error:
+                return True, str(error)
+            except RayError:  # it is unavailable at present, as while Ray restarts it
+                pass
+            return True, ""
+
+        return check
 
     def promise(self, actor: Handle, method: str, *arguments: object) -> object:
         """Return a reference to the actor's answer."""

@@ -23,7 +23,7 @@ import pytest
 from cluster.config.load import parse
 from cluster.config.schema import Config, Harm, IslandGroup, Machines
 from cluster.fleet import controller, core_actors, keeper
-from cluster.fleet.backend import RayCluster, Unavailable
+from cluster.fleet.backend import AliveCheck, RayCluster, Unavailable
 from cluster.fleet.controller import Fleet
 from cluster.fleet.core_actors import CoreActors
 from cluster.fleet.evaluation import Evaluating, Pending
@@ -103,6 +103,7 @@ class FakeCluster(RayCluster):
     reserved_once: list[Seat] = field(default_factory=list)
     restarted: list[str] = field(default_factory=list)
     drains: dict[str, float | None] = field(default_factory=dict)
+    given_up: set[str] = field(default_factory=set)  # actors for which Ray starts no process
 
     def draining(self) -> dict[str, float | None]:
         return dict(self.drains)
@@ -155,10 +156,8 @@ class FakeCluster(RayCluster):
     def find_island(self, seat: Seat) -> str | None:
         return self.find(island_actor(seat))
 
-    def given_up(self, seat: Seat, actor: str) -> str | None:
-        return None if actor in self.actors else "its packages cannot be unpacked"
-
     def end(self, actor: str) -> None:
+        self.given_up.discard(actor)
         del self.actors[actor]
 
     def restart(self, actor: str) -> None:
@@ -167,6 +166,9 @@ class FakeCluster(RayCluster):
 
     def sign(self, actor: str) -> Pending:
         return lambda wait_s: None
+
+    def alive(self, actor: str) -> AliveCheck:
+        return lambda: (True, "its packages cannot be unpacked" if actor in self.given_up else "")
 
     def ask(
         self,
@@ -455,7 +457,9 @@ def given_up(cluster: FakeCluster, times: int) -> Callable[[], View]:
     left = [times]
 
     def show() -> View:
-        if left[0] and cluster.actors.pop("island eu-0", None):
+        actor = "island eu-0"
+        if left[0] and actor in cluster.actors and actor not in cluster.given_up:
+            cluster.given_up.add(actor)
             left[0] -= 1
         return seen(eu_1="live")()
 
@@ -471,7 +475,7 @@ def test_island_whose_actor_ray_gives_up_is_started_again(
     cluster = FakeCluster(config_of(2, faults={"policy": policy}))
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
     shows = given_up(cluster, times)
-    cluster.script = [seen(), seen(), *[shows] * 10 * CHECK_LOOKS, FINISHED]
+    cluster.script = [seen(), seen(), *[shows] * 20 * CHECK_LOOKS, FINISHED]
     fleet.keep()
     assert fleet.outcome is not None
     assert fleet.outcome.error is None
