@@ -226,7 +226,7 @@ class Islands:
         log.warning("the spare %s is %s from now on; %s is a spare", seat, island, it.seat)
         if it.place is not None:
             self.spares.add(Spare(it.seat, group_name(island), now_s, it.place, it.actor))
-        it.seat, it.place, it.actor = spare.seat, spare.place, spare.actor
+        it.seat, it.place, it.actor, it.alive = spare.seat, spare.place, spare.actor, None
         it.process_began(now_s)
         it.holding = replace(it.holding, relieved=it.holding.incarnation)
 
