@@ -239,7 +239,12 @@ class Process:
         return getattr(self.learner, name)
 
     def leave(self) -> Any:
-        return None if self.learner is None else self.learner.leave()
+        return None if (learner := self.learner) is None else learner.leave()
+
+    def offer(self, *offered: Any) -> None:
+        """Ignore an offer while no process is there, as `LearnerCalls.offer` does."""
+        if (learner := self.learner) is not None:
+            learner.offer(*offered)
 
     def run(self) -> None:
         """Run processes until the run is over."""

@@ -23,6 +23,7 @@ from cluster.status import RunStatus
 from cluster.storage.folder import Folder
 from cluster.storage.identity import have_identity
 from coordinator.errors import UserMistake
+from tests.live.cli import until
 
 WITHIN_S = 60.0
 
@@ -222,6 +223,8 @@ def test_tensorboard_reads_both_axes_and_the_configuration(tmp_path: Path) -> No
     assert b'"group": "eu"' in text.tensor_proto.string_val[0]
 
 
+WRITTEN_S = 30.0
+"""Seconds that W&B's own process may take to write what `finish` has handed to it."""
 BLOCK, HEADER = 2**15, 7
 """Bytes of a block of LevelDB's log format, and of the header of the file and of each piece."""
 
@@ -257,10 +260,16 @@ def test_wandb_keeps_one_run_over_a_resume(tmp_path: Path, monkeypatch: pytest.M
     assert [each.name for each in files] == [f"run-{identity}.wandb"] * 2
     rows: list[dict[str, Any]] = []
     configured: list[set[str]] = []
+
+    def records(file: Path) -> list[Any]:
+        return [messages.Record.FromString(data) for data in records_of(file.read_bytes())]
+
+    def is_whole(file: Path) -> bool:
+        return any(each.HasField("exit") for each in records(file))
+
+    until(lambda: all(map(is_whole, files)), WRITTEN_S)
     for file in files:
-        for data in records_of(file.read_bytes()):
-            record = messages.Record()
-            record.ParseFromString(data)
+        for record in records(file):
             if record.HasField("history"):
                 items = record.history.item
                 rows.append(
