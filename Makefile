@@ -1,5 +1,5 @@
 # All targets use one virtual environment, and make it when it is missing. Set VENV and PYTHON to
-# choose its folder and its Python.
+# choose its folder and its Python, and INSTALL_OPTIONS to add options of pip.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -103,7 +103,7 @@ define install
 	@echo "installing into $(VENV) ($(2)) ..."
 	@test -x $(BIN)/pip && test "$$($(BIN)/python -V)" = "$$($(PYTHON) -V)" || \
 		$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --quiet --no-input --disable-pip-version-check \
+	@$(BIN)/python -m pip install --quiet --quiet --no-input --disable-pip-version-check $(INSTALL_OPTIONS) \
 		-e '.$(1)' -c constraints.txt
 	@touch $@
 endef
@@ -115,6 +115,6 @@ $(RUN): pyproject.toml constraints.txt
 	$(call install,,a minute, 1.5 GB)
 
 $(VENV)/.docs: $(STAMP)
-	@$(BIN)/python -m pip install --quiet --quiet --no-input --disable-pip-version-check \
+	@$(BIN)/python -m pip install --quiet --quiet --no-input --disable-pip-version-check $(INSTALL_OPTIONS) \
 		-e '.[docs]' -c constraints.txt
 	@touch $@
