@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import ray
 
 from cluster.actors.shard.actor import ShardActor
 from cluster.actors.start import Home
@@ -253,11 +254,12 @@ def test_replaced_fleet_leaves_the_files_of_the_run_alone(
     """The fleet ends what it has started itself, if any of that is there."""
     sought: list[str] = []
 
-    def get_actor(name: str, **_: str) -> None:
+    def absent(name: str, **_: str) -> None:
         sought.append(name)
         raise ValueError(f"there is no {name}")
 
-    monkeypatch.setattr("ray.get_actor", get_actor)
+    for call in ("ray.get_actor", "ray.util.get_placement_group"):
+        monkeypatch.setattr(call, absent)
     folder = tmp_path / RUN
     config = parse({"task": {"preset": "byte-tiny"}, "islands": [{"count": 1}]})
     fleet = Fleet(
@@ -285,7 +287,8 @@ def test_replaced_fleet_leaves_the_files_of_the_run_alone(
     keeper._let_go(Outcome({}, "for a reason"))
     assert ((folder / fleet_file.FLEET_FILE).read_bytes() == before) is over
     assert (folder / runs.LIVE).exists() is over
-    assert sought == ["syncer", "shard-0", "evaluator"]
+    assert [name for name in sought if "/" not in name] == ["syncer", "shard-0", "evaluator"]
+    assert not ray.is_initialized(), "no Ray was started to ask it"
 
 
 @pytest.fixture
