@@ -95,7 +95,7 @@ FAULTS: Mapping[FaultKind, FaultRow] = {
         True, NO_SERVICE, simulated="drain", doer=Doer.FLEET,
     ),
     FaultKind.PREEMPT: FaultRow(
-        "its machines are taken away for `for_s`, with as much notice: it hands in and leaves",
+        "a notice that its machines go away: it hands in, leaves, and may return `for_s` later",
         True, NO_SERVICE, takes=("for_s",), simulated="drain", doer=Doer.FLEET,
     ),
     FaultKind.DISK: FaultRow(

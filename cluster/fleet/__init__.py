@@ -10,6 +10,7 @@ and is pure; `reconcile_loop` observes, asks it, and carries its actions out ove
     reconcile_loop   one look at the run, and its consequences: look, decide, act
     reconcile        the rules that compare desired and actual islands; pure
     preemption       islands that must leave: SIGTERM, a cloud's notice, a node that Ray drains
+    given_up         islands whose process Ray cannot start, found by a sign of life
     draining_nodes   the nodes that Ray drains, asked on a thread of its own
     withheld         islands that the queue of the cluster has the run do without
     queue_message    a run as that queue sees it

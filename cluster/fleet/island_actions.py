@@ -14,13 +14,8 @@ from cluster.fleet.island_table import HeldIsland, Islands
 from cluster.fleet.placement import wish
 from cluster.fleet.reconcile import Action, ActionKind, Hold, Holding
 from cluster.names import free_seat
-from coordinator.protocol import Island
 
 log = logging.getLogger("archipelago.fleet")
-CHECK_LOOKS = 10
-"""Looks between two questions to Ray about an island that does not report; two a second."""
-SILENT = ("starting", "lost")
-"""The states of a learner whose process may not exist."""
 
 
 class IslandActions:
@@ -37,36 +32,6 @@ class IslandActions:
         """Create the actions. `keep` writes down which islands hold devices, and where."""
         self._config, self._cluster, self._islands = config, cluster, islands
         self._core, self._keep = core, keep
-
-    def restart_given_up(self) -> None:
-        """Start islands again whose actors Ray has given up before they could report.
-
-        Each counts as a process that has ended, so an island that can never start is set aside.
-        """
-        for island, it in self._islands.all().items():
-            if it.holding.hold is not Hold.RUNNING or it.holding.learner not in SILENT:
-                it.unheard_looks, it.alive = 0, None
-                continue
-            it.unheard_looks += 1
-            if it.actor is None or it.unheard_looks % CHECK_LOOKS:
-                continue
-            if it.alive is None:
-                it.alive = self._cluster.alive(it.actor)
-                continue
-            is_over, why = it.alive()
-            if is_over:
-                it.alive = None
-            if why:
-                self._start_again(island, it, why)
-
-    def _start_again(self, island: Island, it: HeldIsland, why: str) -> None:
-        log.warning("Ray has given %s up, it is started again: %s", island, why)
-        it.last_words = why
-        it.begins()
-        assert it.actor is not None
-        assert it.place is not None
-        self._cluster.end(it.actor)  # otherwise its name is taken
-        it.actor = self._cluster.start_island(group_of(self._config, island), it.seat, it.place)
 
     def do(self, action: Action, now_s: float) -> None:
         """Carry out an action, if its island is still as it was when the action was decided.

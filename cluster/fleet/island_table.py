@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from cluster.config.schema import Config
-from cluster.fleet.backend import AliveCheck, Handle, Place, RayCluster
+from cluster.fleet.backend import Handle, Place, RayCluster
 from cluster.fleet.inbox import IslandInbox, ProcessFailed, ProcessStarted, SeatAssignment
 from cluster.fleet.reconcile import Hold, Holding, relief
 from cluster.fleet.spares import Spare, Spares
@@ -41,10 +41,6 @@ class HeldIsland:
     """The number of its newest process, as counted by this process of the fleet; 0: none seen."""
     process_at_s: float = 0.0
     """The time at which that process began."""
-    unheard_looks: int = 0
-    """Looks in a row at which its process did not report."""
-    alive: AliveCheck | None = None
-    """The sign of life that Ray was asked for; None: none."""
     broke_as: int | None = None
     """The incarnation that broke; None until the syncer has reported it."""
     why: str = ""
@@ -226,7 +222,7 @@ class Islands:
         log.warning("the spare %s is %s from now on; %s is a spare", seat, island, it.seat)
         if it.place is not None:
             self.spares.add(Spare(it.seat, group_name(island), now_s, it.place, it.actor))
-        it.seat, it.place, it.actor, it.alive = spare.seat, spare.place, spare.actor, None
+        it.seat, it.place, it.actor = spare.seat, spare.place, spare.actor
         it.process_began(now_s)
         it.holding = replace(it.holding, relieved=it.holding.incarnation)
 

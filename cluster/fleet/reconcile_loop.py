@@ -13,6 +13,7 @@ from cluster.config.schema import Config
 from cluster.fleet.backend import RayCluster
 from cluster.fleet.core_actors import CoreActors
 from cluster.fleet.fault_injection import Injection
+from cluster.fleet.given_up import GivenUpIslands
 from cluster.fleet.island_actions import IslandActions
 from cluster.fleet.island_table import Islands
 from cluster.fleet.preemption import Preemptions
@@ -45,6 +46,7 @@ class ReconcileLoop:
         self._injection, self._requests, self._board = injection, requests, board
         self._keep = keep
         self._preemptions = preemptions
+        self._given_up = GivenUpIslands(cluster)
         self._actions = IslandActions(config, cluster, islands, core, keep)
         self._told_to_stop, self._pardons, self._t = False, 0, -1
 
@@ -68,7 +70,7 @@ class ReconcileLoop:
             islands.forgive()
         stopping = wanted.stopping
         if stopping is None:
-            self._actions.restart_given_up()
+            self._given_up.note(islands)
         desired = wanted.desired if stopping is None else frozenset(islands.all())
         withheld = self._requests.withheld.notices(now_s) if stopping is None else {}
         self._requests.withheld.publish(desired, islands.all())

@@ -254,7 +254,7 @@ def find(run: str | None, root: Path = Path("runs")) -> Path:
         for candidate in candidates:
             if (candidate / CONFIG).exists():
                 return candidate
-        tried = " and in ".join(map(str, candidates))
+        tried = " or ".join(map(str, candidates))
         why = f"there is no {CONFIG} in {tried}; for one in a cluster give --address HOST:PORT"
         raise UserMistake(f"no run {run!r}: {why}")
     known = sorted(root.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime)

@@ -27,7 +27,7 @@ from cluster.fleet.backend import AliveCheck, RayCluster, Unavailable
 from cluster.fleet.controller import Fleet
 from cluster.fleet.core_actors import CoreActors
 from cluster.fleet.evaluation import Evaluating, Pending
-from cluster.fleet.island_actions import CHECK_LOOKS
+from cluster.fleet.given_up import CHECK_LOOKS
 from cluster.fleet.outcome import Outcome
 from cluster.fleet.placement import Node
 from cluster.fleet.status_view import starting_status
@@ -103,6 +103,7 @@ class FakeCluster(RayCluster):
     reserved_once: list[Seat] = field(default_factory=list)
     restarted: list[str] = field(default_factory=list)
     drains: dict[str, float | None] = field(default_factory=dict)
+    started: list[str] = field(default_factory=list)
     given_up: set[str] = field(default_factory=set)  # actors for which Ray starts no process
 
     def draining(self) -> dict[str, float | None]:
@@ -130,6 +131,7 @@ class FakeCluster(RayCluster):
         return self.places.get(seat)
 
     def _start(self, name: str) -> str:
+        self.started.append(name)
         self.actors[name] = name
         return name
 
@@ -466,9 +468,9 @@ def given_up(cluster: FakeCluster, times: int) -> Callable[[], View]:
     return show
 
 
-@pytest.mark.parametrize(("times", "is_aside"), [(2, False), (100, True)])
+@pytest.mark.parametrize(("times", "starts", "is_aside"), [(2, 3, False), (100, 5, True)])
 def test_island_whose_actor_ray_gives_up_is_started_again(
-    tmp_path: Path, times: int, is_aside: bool
+    tmp_path: Path, times: int, starts: int, is_aside: bool
 ) -> None:
     """Ray gives up an actor whose process it cannot prepare; the process cannot report that."""
     policy = {"deaths": 3}
@@ -479,6 +481,7 @@ def test_island_whose_actor_ray_gives_up_is_started_again(
     fleet.keep()
     assert fleet.outcome is not None
     assert fleet.outcome.error is None
+    assert cluster.started.count("island eu-0") == starts
     (told,) = (each for each in fleet.status()["islands"] if each["island"] == A)
     assert (told["state"] == "set aside") == is_aside
     assert ("3 processes ended" in told["why"] and "cannot be unpacked" in told["why"]) == is_aside

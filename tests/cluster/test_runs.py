@@ -101,7 +101,7 @@ def test_run_is_found_by_path_and_by_name(elsewhere: Path) -> None:
     assert runs.find("first") == Path("runs/first")
     assert runs.find("runs/first") == Path("runs/first")
     assert runs.find("far/away") == Path("far/away")
-    with pytest.raises(UserMistake, match=r"no config\.toml in away and in runs/away;"):
+    with pytest.raises(UserMistake, match=r"no config\.toml in away or runs/away;"):
         runs.find("away")
 
 
