@@ -15,6 +15,27 @@ RUN_PORT = "run-metrics"
 """The name of the port of a run, on the pod of its fleet."""
 
 
+FROM_RAY: tuple[Tree, ...] = (
+    {
+        "sourceLabels": ["__name__"],
+        "regex": "ray_archipelago_.*",
+        "targetLabel": "WorkerId",
+        "replacement": "",
+    },
+    {
+        "sourceLabels": ["__name__"],
+        "regex": "ray_(archipelago_.*)",
+        "targetLabel": "__name__",
+        "replacement": "$1",
+    },
+)
+"""The relabelling of the metrics of runs with `monitor.ray_metrics`.
+
+It removes the prefix that Ray adds, and the process, so that a series continues when the fleet's
+process is replaced.
+"""
+
+
 def metadata(name: str, namespace: str, release: str) -> Tree:
     """Return the metadata of an object that the Prometheus operator finds by its release."""
     return {"name": name, "namespace": namespace, "labels": {"release": release}}

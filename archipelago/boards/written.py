@@ -9,6 +9,7 @@ from archipelago.boards.alert_rules import alert_groups
 from archipelago.boards.failures_board import FAILURES_BOARD
 from archipelago.boards.fleet_board import FLEET_BOARD
 from archipelago.boards.kubernetes_objects import (
+    FROM_RAY,
     JOB,
     boards_config_map,
     metadata,
@@ -82,9 +83,20 @@ def prometheus_config(settings: BoardSettings) -> dict[str, Any]:
                 "job_name": JOB,
                 "file_sd_configs": [{"files": [targets], "refresh_interval": "5s"}],
             },
-            {"job_name": "ray", "file_sd_configs": [{"files": [RAY_TARGETS]}]},
+            {
+                "job_name": "ray",
+                "file_sd_configs": [{"files": [RAY_TARGETS]}],
+                "metric_relabel_configs": [
+                    {_snake(key): value for key, value in rule.items()} for rule in FROM_RAY
+                ],
+            },
         ],
     }
+
+
+def _snake(key: str) -> str:
+    """Return a key of the Prometheus operator as Prometheus itself has it."""
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in key)
 
 
 def _datasources(settings: BoardSettings) -> dict[str, Any]:

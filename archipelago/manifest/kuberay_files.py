@@ -65,7 +65,10 @@ def kuberay_manifest(given: Config, layout: Layout, site: Site) -> Manifest:
             ray_job(site, config, groups), note="One run with a cluster of its own."
         ),
         "monitoring.yaml": text(
-            *monitors(site), rules(site), boards(site), note="Needs the Prometheus operator."
+            *monitors(site, through_ray=config.monitor.ray_metrics),
+            rules(site),
+            boards(site),
+            note="Needs the Prometheus operator.",
         ),
         CONFIG_FILE: f"# {SOURCE}\n# For `archipelago submit` to the cluster.\n\n{config.toml()}",
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from archipelago.boards.kubernetes_objects import (
+    FROM_RAY,
     boards_config_map,
     metadata,
     pod_monitor,
@@ -16,15 +17,22 @@ from archipelago.manifest.pods import Tree, http_token_secret
 from archipelago.manifest.site import Site
 
 
-def monitors(site: Site) -> list[Tree]:
-    """Return a PodMonitor for the metrics of the run, and one for those of Ray."""
+def monitors(site: Site, *, through_ray: bool) -> list[Tree]:
+    """Return a PodMonitor for the metrics of the run, and one for those of Ray.
+
+    `through_ray`: Ray's pages have the metrics of the run too, so the first one is left out.
+    """
     cluster = {"app.kubernetes.io/part-of": site.name}
-    run, ray = _metadata(site, "run"), _metadata(site, "ray")
+    endpoint: Tree = {"port": "metrics", "relabelings": [_cluster_label()]}
+    if through_ray:
+        endpoint["metricRelabelings"] = [dict(rule) for rule in FROM_RAY]
+    ray = pod_monitor(_metadata(site, "ray"), cluster, [endpoint])
+    if through_ray:
+        return [ray]
+    control = {**cluster, "ray.io/group": CONTROL}
     return [
-        pod_monitor(
-            run, {**cluster, "ray.io/group": CONTROL}, [run_endpoint(http_token_secret(site))]
-        ),
-        pod_monitor(ray, cluster, [{"port": "metrics", "relabelings": [_cluster_label()]}]),
+        pod_monitor(_metadata(site, "run"), control, [run_endpoint(http_token_secret(site))]),
+        ray,
     ]
 
 

@@ -141,6 +141,8 @@ class MonitorConfig(Table):
     """Address that the metrics server listens on."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Port that the metrics server listens on; 0 is any free port."""
+    ray_metrics: bool = False
+    """Send the metrics through Ray's metrics agents too, and write no Prometheus target file."""
     track: Annotated[
         tuple[Annotated[str, AfterValidator(tracker_name)], ...], Field(strict=False)
     ] = ()

@@ -56,7 +56,9 @@ class Exporter:
     ) -> None:
         self._monitor, self._run = monitor, run_dir.name
         self._run_dir, self._status = run_dir, status
-        self._files = [run_dir / TARGET, targets_of(monitor) / f"{run_dir.name}.json"]
+        self._files = [run_dir / TARGET]
+        if not monitor.ray_metrics:
+            self._files.append(targets_of(monitor) / f"{run_dir.name}.json")
         self._registry = CollectorRegistry()
         self._registry.register(_OfRun(status))
         self._server: HttpPort | None = None

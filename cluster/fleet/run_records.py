@@ -1,4 +1,4 @@
-"""The records that a run leaves while it is running: `metrics.jsonl`, `events.jsonl`, trackers."""
+"""The records of a run while it is running: `metrics.jsonl`, `events.jsonl`, trackers, Ray."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 from cluster.config.schema import Config
 from cluster.fleet.event_kinds import EVENT_FIELDS, RunEvent
 from cluster.fleet.metrics_row import last_status, metrics_line, status_of_row
+from cluster.fleet.ray_metrics import RayMetrics
 from cluster.fleet.requests import Requests
 from cluster.fleet.run_events import (
     InjectedFault,
@@ -57,6 +58,7 @@ class RunRecords:
         self._before: RunStatus | None = None
         self._wanted: dict[str, int] = {}
         self._trackers = Trackers()
+        self._ray_metrics = RayMetrics() if config.monitor.ray_metrics else None
         self.recent: tuple[EventStatus, ...] = ()
         """The newest events, oldest first; also those of an earlier fleet."""
         self._metrics: MetricsLog
@@ -105,6 +107,8 @@ class RunRecords:
         self._note(events_between(self._before, status), status, unix_s)
         self._before, self._wanted = status, wanted
         self._trackers.log(status, unix_s)
+        if self._ray_metrics is not None:
+            self._ray_metrics.look(status)
 
     def end(self, status: RunStatus, summary: Mapping[str, object]) -> None:
         """Record the last status, with the loss of the final model, and the summary."""

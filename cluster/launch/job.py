@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import urlsplit
 
 import ray
 from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from cluster.config.schema import Config
+from cluster.config.schema import Config, MonitorConfig
 from cluster.fleet.queue_message import owner_of
 from cluster.package_guard import intruders
 from cluster.source import ALL_PACKAGES, package_roots
@@ -26,6 +27,8 @@ ENTRYPOINT = f"python -m archipelago job {CONFIG}"
 """The command of the job; its working directory holds `CONFIG` and our packages."""
 SETTLE_S = 0.5
 """Seconds between two polls of a job that is about to end, or two attempts to submit one."""
+ANY_ADDRESS = ("0.0.0.0", "::")
+"""Addresses at which a server listens on all networks of its node."""
 NOT_YET = "No available agent"
 """The answer of a head that has only just started."""
 TRACEBACK = "Traceback (most recent call last)"
@@ -72,7 +75,7 @@ def submit(
             shutil.copytree(root, staged / package, dirs_exist_ok=True, ignore=_not_worth_sending)
         (staged / CONFIG).write_text(config.toml())
         job = Job(client, name, address)
-        _hand_over(job, staged, labels or {})
+        _hand_over(job, config, staged, labels or {})
     return job
 
 
@@ -89,7 +92,18 @@ def problems(address: str, working_dir: Path | None) -> list[str]:
     return found
 
 
-def _hand_over(job: Job, staged: Path, labels: Mapping[str, str]) -> None:
+def metadata(monitor: MonitorConfig, job: Job) -> dict[str, str]:
+    """Return what Ray's dashboard shows of a job: the run, and its page if the port is fixed."""
+    found = {"run": job.name, "job_name": f"archipelago {job.name}"}
+    if monitor.metrics and monitor.metrics_port:
+        host = monitor.metrics_host
+        if host in ANY_ADDRESS:
+            host = urlsplit(job.address).hostname or host
+        found["page"] = f"http://{f'[{host}]' if ':' in host else host}:{monitor.metrics_port}/"
+    return found
+
+
+def _hand_over(job: Job, config: Config, staged: Path, labels: Mapping[str, str]) -> None:
     """Submit the job, with retries while the head is still starting.
 
     Errors: `UserMistake` if the cluster refuses the job, or has one of this name.
@@ -102,7 +116,7 @@ def _hand_over(job: Job, staged: Path, labels: Mapping[str, str]) -> None:
                 submission_id=job.name,
                 entrypoint_label_selector=dict(labels) or None,
                 runtime_env={"working_dir": str(staged)},
-                metadata={"run": job.name, "job_name": f"archipelago {job.name}"},
+                metadata=metadata(config.monitor, job),
             )
             return
         except OSError as error:  # of the connection, below which all of `requests` are

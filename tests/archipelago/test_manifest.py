@@ -295,6 +295,21 @@ def test_prometheus_reads_the_metrics_port_with_the_token() -> None:
     assert port in [each["port"] for each in ingress[0]["ports"]]
 
 
+def test_only_ray_is_scraped_if_it_has_the_metrics_of_the_run() -> None:
+    config = load(ROOT / "deploy" / "cpu.toml")
+    monitor = config.monitor.model_copy(update={"ray_metrics": True})
+    manifest = kuberay_manifest(
+        config.model_copy(update={"monitor": monitor}),
+        layout_of_example("cpu"),
+        Site(name="cpu", image="archipelago:latest"),
+    )
+    (ray,) = [each for each in objects(manifest) if each.get("kind") == "PodMonitor"]
+    (endpoint,) = ray["spec"]["podMetricsEndpoints"]
+    targets = [rule["targetLabel"] for rule in endpoint["metricRelabelings"]]
+    assert targets == ["WorkerId", "__name__"]
+    assert run_config(manifest).monitor.ray_metrics
+
+
 def test_the_boards_and_alerts_are_the_shipped_ones() -> None:
     manifest = made("cpu")
     groups = [

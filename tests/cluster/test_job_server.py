@@ -7,12 +7,13 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 import ray
 
-from cluster.launch.job import reason_of, submit
+from cluster.config.schema import MonitorConfig
+from cluster.launch.job import Job, metadata, reason_of, submit
 from coordinator.errors import UserMistake
 from tests.cluster.test_controller import config_of
 
@@ -83,3 +84,20 @@ def test_server_that_fails_is_reported_in_one_line(answer: str | None, said: str
 
 def test_reason_of_an_error_without_words_is_its_class() -> None:
     assert reason_of(TimeoutError()) == "TimeoutError"
+
+
+@pytest.mark.parametrize(
+    ("monitor", "page"),
+    [
+        ({}, None),
+        ({"metrics_port": 9464}, "http://127.0.0.1:9464/"),
+        ({"metrics_port": 9464, "metrics_host": "0.0.0.0"}, "http://head:9464/"),
+        ({"metrics_port": 9464, "metrics_host": "fd00::1"}, "http://[fd00::1]:9464/"),
+        ({"metrics_port": 9464, "metrics": False}, None),
+    ],
+)
+def test_job_links_the_page_of_its_run(monitor: dict[str, Any], page: str | None) -> None:
+    job = Job(cast(Any, None), "first", "http://head:8265")
+    found = metadata(MonitorConfig.model_validate(monitor), job)
+    assert found["run"] == "first"
+    assert found.get("page") == page

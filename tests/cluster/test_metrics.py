@@ -101,6 +101,19 @@ def test_every_metric_is_scraped_with_its_labels(tmp_path: Path, monitor: Monito
     assert not (tmp_path / "demo-1" / TARGET).exists()
 
 
+def test_target_is_not_written_if_ray_exports_the_metrics(
+    tmp_path: Path, monitor: MonitorConfig
+) -> None:
+    through_ray = monitor.model_copy(update={"ray_metrics": True})
+    exporter = Exporter(tmp_path / "demo-1", through_ray, a_full_status)
+    exporter.start()
+    try:
+        assert scraped(tmp_path / "demo-1")
+        assert not (tmp_path / "targets").exists()
+    finally:
+        exporter.stop()
+
+
 def test_exports_nothing_before_the_first_status(tmp_path: Path, monitor: MonitorConfig) -> None:
     exporter = Exporter(tmp_path / "demo-1", monitor, lambda: None)
     exporter.start()

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.live.cli import MARK, ROOT
+import yaml
+
+from tests.live.cli import MARK, ROOT, until
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,13 @@ class Prometheus:
         with urllib.request.urlopen(f"{self.url}/api/v1/query?{query}", timeout=10) as answer:
             return json.load(answer)["data"]["result"]
 
+    def is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=10):
+                return True
+        except OSError:
+            return False
+
     def number(self, expression: str) -> float | None:
         found = self.ask(expression)
         return float(found[0]["value"][1]) if found else None
@@ -50,22 +59,26 @@ def prometheus_of(
     *,
     run: str = "",
     host: str = "127.0.0.1",
+    ray_page: str | None = None,
     inside: Callable[..., Sequence[str]] = lambda *command: command,
 ) -> Generator[Prometheus]:
     """Run Debian's Prometheus for the runs of a home.
 
-    `host`: the address at which it answers. `inside`: puts a command into a network namespace.
+    `host`: the address at which it answers. `ray_page`: the address of a page of Ray's metrics,
+    which it scrapes too. `inside`: puts a command into a network namespace.
     """
     folder = home / "prometheus"
     folder.mkdir()
-    targets = home / ".archipelago" / "targets" / "*.json"
-    (folder / "prometheus.yml").write_text(
-        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
-        f"rule_files: [{ROOT / 'dashboards'}/rules.yml, {ROOT / 'dashboards'}/alerts.yml]\n"
-        "scrape_configs:\n"
-        "  - job_name: archipelago\n"
-        f"    file_sd_configs: [{{files: ['{targets}'], refresh_interval: 1s}}]\n"
-    )
+    shipped = ROOT / "dashboards"
+    config = yaml.safe_load((shipped / "prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["rule_files"] = [str(shipped / file) for file in config["rule_files"]]
+    runs, ray = config["scrape_configs"]
+    targets = str(home / ".archipelago" / "targets" / "*.json")
+    runs["file_sd_configs"] = [{"files": [targets], "refresh_interval": "1s"}]
+    del ray["file_sd_configs"]  # this machine may have another Ray
+    ray["static_configs"] = [{"targets": [ray_page] if ray_page is not None else []}]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     program = shutil.which("prometheus")
     assert program is not None, "this test needs Debian's package prometheus"
     port = free_port()
@@ -79,7 +92,9 @@ def prometheus_of(
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        yield Prometheus(f"http://{host}:{port}", run)
+        prometheus = Prometheus(f"http://{host}:{port}", run)
+        until(prometheus.is_ready)
+        yield prometheus
     finally:
         process.terminate()
         process.wait(20)
