@@ -87,7 +87,7 @@ def resolved(config: Config, is_set: IsSet) -> tuple[Config, list[Problem]]:
             if (wanted := preset.fixed[key]) != given and is_set(f"sync.{key}"):
                 remedy = f"leave it out, or at {toml_value(wanted)}"
                 problems.append(_refusal(key, given, mode, preset.why, remedy))
-        elif mode.sums_gradients and key not in OF_ANY and given != DEFAULTS[key]:
+        elif mode.sums_gradients and key not in OF_ANY and not _is_default(key, given):
             problems.append(_refusal(key, given, mode, preset.why, "leave it out"))
     proposed = {k: v for k, v in preset.proposed.items() if not is_set(f"sync.{k}")}
     if is_set("sync.adopt"):
@@ -114,7 +114,7 @@ def set_by_user(config: Config, tables: Mapping[str, Any], overrides: Sequence[s
 
     def is_set(path: str) -> bool:
         key = path.removeprefix("sync.")
-        changed = values[key] != DEFAULTS[key]
+        changed = not _is_default(key, values[key])
         return changed or path in named or (has_own_mode and path in file_keys)
 
     return is_set
@@ -262,3 +262,9 @@ def _with(config: Config, values: Mapping[str, object]) -> Config:
 
 DEFAULTS: Mapping[str, object] = dict(_values(SyncConfig()))
 """The default values of `[sync]` and `[sync.outer]`."""
+EARLIER_DEFAULTS: Mapping[str, object] = {"keep_differences": 4}
+"""Defaults of earlier versions. A configuration that a run has saved names every key."""
+
+
+def _is_default(key: str, value: object) -> bool:
+    return value == DEFAULTS[key] or (key in EARLIER_DEFAULTS and value == EARLIER_DEFAULTS[key])

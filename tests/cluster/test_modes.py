@@ -16,6 +16,7 @@ from cluster.fleet.requests import Requests
 from coordinator.errors import UserMistake
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+STORED = Path(__file__).parents[1] / "stored"
 SOUND = '[task]\npreset = "byte-tiny"\n[[islands]]\ngroup = "eu"\ncount = 3\n'
 NOT_ELASTIC = (Mode.DATA_PARALLEL, Mode.DILOCO, Mode.STREAMING)
 
@@ -38,6 +39,13 @@ def test_example_loads_in_every_mode_and_reads_back_unchanged(
     config = load(EXAMPLES / f"{example}.toml", [f"run.mode={mode}"])
     (tmp_path / "again.toml").write_text(config.toml())
     assert load(tmp_path / "again.toml") == config
+
+
+@pytest.mark.parametrize("stored", ["decoupled", "data-parallel"])
+@pytest.mark.parametrize("mode", [Mode.DECOUPLED, Mode.DATA_PARALLEL])
+def test_saved_configuration_of_an_earlier_version_loads(stored: str, mode: Mode) -> None:
+    """It names every key at the default of its time. The mode may be changed, too."""
+    assert load(STORED / stored / "config.toml", [f"run.mode={mode}"]).run.mode is mode
 
 
 def test_default_mode_is_decoupled_and_keeps_the_keys() -> None:
