@@ -25,6 +25,7 @@ from cluster.fleet.metrics_row import metrics_line
 from cluster.fleet.status_view import starting_status
 from cluster.status import Figures, RunStatus
 from cluster.storage.files import json_text, write_json
+from cluster.storage.runs import announce, live_as
 
 assert archipelago.cli.main, "it registers the commands"
 CONFIG = parse({"task": {"preset": "byte-tiny"}, "islands": [{}]})
@@ -204,6 +205,19 @@ def test_torn_last_row_is_no_problem(tmp_path: Path) -> None:
         file.write('{"run": "fi')
     record = read_run(first)
     assert (len(record.rows), record.problems) == (50, [])
+
+
+@pytest.mark.parametrize(
+    ("kept", "state"), [(("summary.json", "live.json"), "ended"), (("live.json",), "live")]
+)
+def test_run_with_a_summary_has_ended_although_its_fleet_lives(
+    tmp_path: Path, kept: tuple[str, ...], state: str
+) -> None:
+    first = run_of(tmp_path / "first")
+    announce(first, live_as(first, "a-namespace", "127.0.0.1:6379", "disabled"))
+    if "summary.json" not in kept:
+        (first / "summary.json").unlink()
+    assert read_run(first).state == state
 
 
 @pytest.mark.parametrize("mode", ["decoupled", "data-parallel"])
