@@ -1,26 +1,29 @@
 """Compare the steps per second of a run in TOML, through Python, and of a loop with `ap.join`.
 
-    python examples/studies/python_steps.py [--pairs 20] [--steps 600] [--json]
+    python examples/studies/python_steps.py [--pairs 20] [--window 4] [--json]
 
-All three train the same model with the same loss and the same Adam on one island of this machine,
-each in processes of its own. They take turns, and the first of each turn changes. A rate is that of
-the tokens between 40 % of the steps and their end, so that starts, compilations and the first evaluation do not
-count.
-The exit code is 1 unless both intervals of 95 %, of at least six pairs, are within 0.98 to 1.02.
+All three train the same model with the same loss and the same Adam, each on one island of this
+machine in processes of its own. All are up together. In turn, one of them computes for a window of
+some seconds, while the processes of the two others are halted (SIGSTOP). The first of a turn
+changes. So a machine that is slower for a minute is slower for all three. The exit code is 1 unless
+both intervals of 95 %, of at least six pairs, are within 0.98 to 1.02.
 """
 
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import jax
 import optax
+import psutil
 
 import archipelago as ap
 from archipelago.examples.loop_jax import init, loss
@@ -32,12 +35,18 @@ LEAST_PAIRS = 6
 RATE, WARMUP = 6e-3, 20
 WAYS = ("toml", "python", "join")
 ADAM = optax.scale_by_adam()
+MARK = "ARCHIPELAGO_STEPS"
+"""An environment variable that all processes of a run have."""
+BEGIN_T = 40
+"""The step from which a run counts as compiled."""
+SETTLE_S = 0.5
+"""Seconds after a halt that are not measured."""
 
 
-def config(steps, run_dir):
+def config(run_dir):
     """Return the configuration of the first two ways; a loop has an optimizer of its own."""
     return {
-        "run": {"steps": steps, "name": Path(run_dir).name, "dir": str(Path(run_dir).parent)},
+        "run": {"steps": 10**7, "name": run_dir.name, "dir": str(run_dir.parent)},
         "data": {"source": "python-stdlib", "window": 64},
         "optimizer": {
             "target": "optax:adam",
@@ -47,7 +56,8 @@ def config(steps, run_dir):
         },
         "sync": {"every": 8, "fragments": 4},
         "islands": [{"count": 1, "batch_size": 32}],
-        "monitor": {"evaluate_every_s": 600.0, "refresh_s": 0.25},
+        "durability": {"hang_s": 3600.0},
+        "monitor": {"evaluate_every_s": 3600.0, "refresh_s": 0.1},
     }
 
 
@@ -81,58 +91,111 @@ def updated(params, moments, batch, rate):
     return jax.tree.map(lambda p, d: p - rate * d, params, directions), moments, value
 
 
-def tokens_per_s(run_dir, steps):
-    """Return the rate of a run from its records."""
-    rows = [json.loads(line) for line in (Path(run_dir) / "metrics.jsonl").read_text().splitlines()]
-    rows = [row for row in rows if row["t"] >= 0.4 * steps and row["phase"] == "running"]
-    first, last = rows[0], rows[-1]
-    return (last["tokens_trained"] - first["tokens_trained"]) / (last["unix_s"] - first["unix_s"])
+class Competitor:
+    """One way of training: a run whose processes can be halted."""
 
+    def __init__(self, way, folder):
+        """Start the run."""
+        self.way, self.run_dir = way, Path(folder) / way
+        file = Path(folder) / f"{way}.toml"
+        tables = config(self.run_dir)
+        if way == "toml":
+            tables["task"] = {"target": "python_steps:task"}
+            file.write_text(ap.parse_config(tables).toml())
+            command = ["-m", "archipelago", "run", str(file), "--json"]
+        else:
+            command = [__file__, "--one", way, str(self.run_dir)]
+        self.mark = f"{way}-{os.getpid()}"
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), MARK: self.mark}
+        self.log = (Path(folder) / f"{way}.log").open("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, *command], env=environment, stdout=self.log, stderr=self.log
+        )
 
-def measured(way, steps, folder):
-    """Start one run in a new process; return its tokens per second."""
-    run_dir = Path(folder) / f"{way}-{time.time_ns()}"
-    if way == "toml":
-        file = Path(folder) / "run.toml"
-        file.write_text(ap.parse_config(config(steps, run_dir) | {"task": TARGET}).toml())
-        command = [sys.executable, "-m", "archipelago", "run", str(file), "--json"]
-    else:
-        command = [sys.executable, __file__, "--one", way, str(run_dir), "--steps", str(steps)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{way} failed:\n{done.stderr[-3000:]}")
-    return tokens_per_s(run_dir, steps)
+    def __enter__(self):
+        """Return it."""
+        return self
 
+    def __exit__(self, *reason):
+        """End all of its processes: in order, and after half a minute by force."""
+        self.send(signal.SIGCONT)
+        self.process.terminate()
+        end_s = time.monotonic() + 30
+        while self.processes() and time.monotonic() < end_s:
+            self.process.poll()
+            time.sleep(0.5)
+        self.send(signal.SIGKILL)
+        self.log.close()
 
-TARGET = {"target": "python_steps:task"}
+    def processes(self):
+        """Return the live processes of the run."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if process.environ().get(MARK) == self.mark:
+                    found.append(process)
+        return found
+
+    def send(self, number):
+        """Send a signal to all processes."""
+        for process in self.processes():
+            with suppress(psutil.Error):
+                process.send_signal(number)
+
+    def rows(self):
+        """Return the rows that the run has written."""
+        file = self.run_dir / "metrics.jsonl"
+        lines = file.read_text().rpartition("\n")[0] if file.exists() else ""
+        return [json.loads(line) for line in lines.splitlines()]
+
+    def wait(self):
+        """Wait until it trains."""
+        while not (rows := self.rows()) or rows[-1]["t"] < BEGIN_T:
+            if self.process.poll() is not None:
+                self.log.seek(0)
+                raise SystemExit(f"{self.way} failed:\n{self.log.read()[-3000:]}")
+            time.sleep(0.5)
+
+    def tokens_per_s(self, window_s):
+        """Let it compute for a window, and return its rate."""
+        self.send(signal.SIGCONT)
+        began_s = time.time() + SETTLE_S
+        time.sleep(SETTLE_S + window_s)
+        rows = [row for row in self.rows() if row["unix_s"] >= began_s]
+        self.send(signal.SIGSTOP)
+        first, last = rows[0], rows[-1]
+        return (last["tokens_trained"] - first["tokens_trained"]) / (
+            last["unix_s"] - first["unix_s"]
+        )
 
 
 def main():
     """Measure, print the result, and return the exit code."""
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--pairs", type=int, default=20)
-    options.add_argument("--steps", type=int, default=600)
+    options.add_argument("--window", type=float, default=4.0, help="seconds")
     options.add_argument("--json", action="store_true")
     options.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.one:
         way, run_dir = given.one
-        tables = config(given.steps, run_dir)
+        tables = config(Path(run_dir))
         if way == "join":
             del tables["optimizer"]
         ap.run(tables, task={"python": task, "join": with_loop}[way])
         return 0
     rates = {way: [] for way in WAYS}
-    with TemporaryDirectory(prefix="steps-") as folder:
+    with TemporaryDirectory(prefix="steps-") as folder, ExitStack() as stack:
+        runs = [stack.enter_context(Competitor(way, folder)) for way in WAYS]
+        for run in runs:
+            run.wait()
+        for run in runs:
+            run.send(signal.SIGSTOP)
         for pair in range(given.pairs):
-            for way in WAYS[pair % 3 :] + WAYS[: pair % 3]:
-                rates[way].append(measured(way, given.steps, folder))
-            print(
-                f"{pair + 1}: " + ", ".join(f"{w} {r[-1]:,.0f}" for w, r in rates.items()),
-                file=sys.stderr,
-                flush=True,
-            )
+            for run in runs[pair % 3 :] + runs[: pair % 3]:
+                rates[run.way].append(run.tokens_per_s(given.window))
+            shown = ", ".join(f"{way} {found[-1]:,.0f}" for way, found in rates.items())
+            print(f"{pair + 1}: {shown}", file=sys.stderr, flush=True)
     found = {"pairs": given.pairs, "tokens_per_s": {w: median(r).value for w, r in rates.items()}}
     for way in WAYS[1:]:
         pairs = [a / b for a, b in zip(rates[way], rates["toml"], strict=True)]
