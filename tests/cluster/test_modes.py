@@ -44,7 +44,7 @@ def test_example_loads_in_every_mode_and_reads_back_unchanged(
 @pytest.mark.parametrize("stored", ["decoupled", "data-parallel"])
 @pytest.mark.parametrize("mode", [Mode.DECOUPLED, Mode.DATA_PARALLEL])
 def test_saved_configuration_of_an_earlier_version_loads(stored: str, mode: Mode) -> None:
-    """It names every key at the default of its time. The mode may be changed, too."""
+    """Saved configurations name every key at the default of their time; the mode may differ."""
     assert load(STORED / stored / "config.toml", [f"run.mode={mode}"]).run.mode is mode
 
 
