@@ -34,7 +34,7 @@ from archipelago.lab.bench.stats import demo
 from cluster.config.values import Mode
 
 MODES = (Mode.DECOUPLED, Mode.ELASTIC, Mode.DATA_PARALLEL)
-"""The modes that are compared, in the order of their runs."""
+"""The modes that are compared; the last one is run first, because its steps take longest."""
 LEAD_S = 10.0
 """Seconds of a plan before its window, so that the window begins in the midst of recoveries."""
 SETTLES_STEPS = 5
@@ -139,9 +139,11 @@ def fault_levels(
     }
     rows, recoveries = list[LevelRow](), dict[str, object]()
     with TemporaryDirectory(prefix="archipelago-home-") as home:
-        for mode in settings.modes:
+        for mode in reversed(settings.modes):
             overrides_of_mode = [*settings_of_all, f"run.mode={mode.value}"]
-            files, spans, begins_s = _run(settings, common, overrides_of_mode, Path(home), plans)
+            files, spans, begins_s = _run(
+                settings, common, overrides_of_mode, Path(home), plans, say
+            )
             found = recovery_of(files, mode, str(VICTIM), spans, common.step_s)
             recoveries[mode.value] = asdict(found)
             for (level, plan), begin_s in zip(plans.items(), begins_s, strict=True):
@@ -151,13 +153,7 @@ def fault_levels(
                     f"{100 * row.goodput:.0f} %, simulated {100 * row.simulated:.0f} %"
                 )
                 rows.append(row)
-    pace_kept = min((row.goodput for row in rows if row.level == 0), default=None)
-    if pace_kept is not None and pace_kept < PACE_KEPT:
-        say(
-            f"this machine does not keep the pace: {100 * pace_kept:.0f} % of it without kills, "
-            f"and {100 * PACE_KEPT:g} % are needed. The modes cannot be compared: give a longer "
-            "--step or fewer --islands, or end other programs"
-        )
+    rows.sort(key=lambda row: settings.modes.index(Mode(row.mode)))
     return {
         "levels": [*settings.levels],
         "islands": settings.islands,
@@ -166,7 +162,7 @@ def fault_levels(
         "seed": settings.seed,
         "every": common.every,
         "snapshot_steps": common.snapshot_steps,
-        "pace_kept": pace_kept,
+        "pace_kept": min((row.goodput for row in rows if row.level == 0), default=None),
         "simulated_off": max(100 * abs(row.simulated - row.goodput) for row in rows),
         "recoveries": recoveries,
         "rows": [asdict(row) for row in rows],
@@ -193,6 +189,7 @@ def _run(
     overrides: Sequence[str],
     home: Path,
     plans: Mapping[float, Sequence[Kill]],
+    say: Callable[[str], None],
 ) -> tuple[RunFiles, list[tuple[float, float]], list[float]]:
     """Run one mode; return its files, the spans of the first kills, and when each plan began.
 
@@ -217,8 +214,23 @@ def _run(
             end_s = begin_s + LEAD_S + settings.for_s
             time.sleep(max(0.0, end_s - _now_s(run)))  # `until` waits for some minutes at most
             run.until(lambda look, end_s=end_s: look["elapsed_s"] >= end_s)
+            if not plan:
+                _check_pace(common, read_files(run.run_dir), begin_s + LEAD_S, say)
         run.end()
         return read_files(run.run_dir), spans[WARM_UP_KILLS:], begins_s
+
+
+def _check_pace(
+    common: _Common, files: RunFiles, begin_s: float, say: Callable[[str], None]
+) -> None:
+    """Report a machine that is too slow for the pace, as soon as a window without kills shows it."""
+    merged, _ = tokens_of(files, begin_s, begin_s + common.for_s)
+    if (kept := goodput(merged, common.full_rate, common.for_s)) < PACE_KEPT:
+        say(
+            f"this machine does not keep the pace: {100 * kept:.0f} % of it without kills, and "
+            f"{100 * PACE_KEPT:g} % are needed. The modes cannot be compared: stop this command, "
+            "and give a longer --step or fewer --islands, or end other programs"
+        )
 
 
 def _now_s(run: ChildRun) -> float:
