@@ -223,7 +223,7 @@ def _run(
 def _check_pace(
     common: _Common, files: RunFiles, begin_s: float, say: Callable[[str], None]
 ) -> None:
-    """Report a machine that is too slow for the pace, as soon as a window without kills shows it."""
+    """Report a machine that is too slow for the pace, after the first window without kills."""
     merged, _ = tokens_of(files, begin_s, begin_s + common.for_s)
     if (kept := goodput(merged, common.full_rate, common.for_s)) < PACE_KEPT:
         say(
