@@ -92,8 +92,9 @@ class RunRecords:
 
     @property
     def trouble(self) -> str | None:
-        """The reason why a tracker misses values; None if none does."""
-        return self._trackers.trouble
+        """The reasons why a tracker or Ray misses values; None if none does."""
+        ray = None if self._ray_metrics is None else self._ray_metrics.trouble
+        return "; ".join(filter(None, (self._trackers.trouble, ray))) or None
 
     def look(self, status: RunStatus) -> None:
         """Record a status, and the events since the one before."""

@@ -17,6 +17,7 @@ from archipelago.cli.watch import looks
 from cluster.config.schema import MonitorConfig
 from cluster.fleet.exporter import Exporter
 from cluster.fleet.metrics import METRICS
+from cluster.fleet.ray_metrics import EVERY_S, RayMetrics
 from cluster.launch.remote_status import status_at
 from cluster.status import ExpectedStatus, Figures, IslandState, LinkStatus, RunStatus
 from cluster.storage import runs
@@ -112,6 +113,60 @@ def test_target_is_not_written_if_ray_exports_the_metrics(
         assert not (tmp_path / "targets").exists()
     finally:
         exporter.stop()
+
+
+class FakeGauge:
+    """A gauge that keeps its values; one that is broken raises."""
+
+    def __init__(self, values: dict[tuple[str, ...], float], name: str, labels: tuple[str, ...]):
+        self._values, self._name, self._labels = values, name, labels
+        self.is_broken = False
+
+    def set(self, value: float, labels: dict[str, str]) -> None:
+        if self.is_broken:
+            raise RuntimeError("no agent")
+        assert tuple(labels) == self._labels
+        self._values[self._name, *labels.values()] = value
+
+
+def test_ray_gets_the_values_of_the_page_and_its_errors_end_no_run(
+    tmp_path: Path, monitor: MonitorConfig
+) -> None:
+    values, gauges, now = dict[tuple[str, ...], float](), list[FakeGauge](), [0.0]
+
+    def make(name: str, help: str, labels: tuple[str, ...]) -> Any:
+        gauges.append(FakeGauge(values, name, labels))
+        return gauges[-1]
+
+    status, ray = a_full_status(), RayMetrics(make, lambda: now[0])
+    ray.look(status)
+    exporter = Exporter(tmp_path / "demo-1", monitor, lambda: status)
+    exporter.start()
+    try:
+        page = scraped(tmp_path / "demo-1")
+    finally:
+        exporter.stop()
+    declared = {metric.full_name: ("run", *metric.labels) for metric in METRICS}
+    assert values == {
+        (name, *(labels[each] for each in declared[name])): value
+        for name, samples in page.items()
+        for labels, value in samples
+    }
+    values.clear()
+    now[0] = EVERY_S / 2
+    ray.look(status)
+    assert not values, "it is too early"
+    for gauge in gauges:
+        gauge.is_broken = True
+    now[0] = EVERY_S
+    ray.look(status)
+    assert "RuntimeError: no agent" in str(ray.trouble)
+    for gauge in gauges:
+        gauge.is_broken = False
+    now[0] = 2 * EVERY_S
+    ray.look(status)
+    assert values
+    assert ray.trouble is None
 
 
 def test_exports_nothing_before_the_first_status(tmp_path: Path, monitor: MonitorConfig) -> None:
