@@ -132,3 +132,13 @@ def _loopback(text: str) -> bool:
 
 def _same(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(), other.encode())
+
+
+def page_url(host: str, port: int, node: str) -> str:
+    """Return the address of the page of a port.
+
+    `host`: the address that the port listens at. `node`: the name or address of its machine, which
+    replaces an address that stands for all networks.
+    """
+    host = node if host in ("0.0.0.0", "::") else host
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"

@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from cluster.fleet import http_server
-from cluster.fleet.http_access import Access, AskedPage, Verdict
+from cluster.fleet.http_access import Access, AskedPage, Verdict, page_url
 from cluster.fleet.http_server import Connections, HttpServer
 from cluster.fleet.page_feed import PageFeed
 from cluster.status import RunStatus
@@ -221,9 +221,7 @@ class HttpPort:
     async def _link(self, request: web.Request) -> web.Response:
         """Return a new link to the page, which works once."""
         key = self._access.link(time.monotonic())
-        host = socket.gethostname() if self._host in ("0.0.0.0", "::") else self._host
-        host = f"[{host}]" if ":" in host else host
-        link = f"http://{host}:{self.port}/?key={key}"
+        link = f"{page_url(self._host, self.port, socket.gethostname())}?key={key}"
         return web.Response(text=json_text({"link": link}), content_type="application/json")
 
     async def _events(self, request: web.Request) -> web.StreamResponse:

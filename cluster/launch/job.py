@@ -17,6 +17,7 @@ from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from cluster.config.schema import Config, MonitorConfig
+from cluster.fleet.http_access import page_url
 from cluster.fleet.queue_message import owner_of
 from cluster.package_guard import intruders
 from cluster.source import ALL_PACKAGES, package_roots
@@ -27,8 +28,6 @@ ENTRYPOINT = f"python -m archipelago job {CONFIG}"
 """The command of the job; its working directory holds `CONFIG` and our packages."""
 SETTLE_S = 0.5
 """Seconds between two polls of a job that is about to end, or two attempts to submit one."""
-ANY_ADDRESS = ("0.0.0.0", "::")
-"""Addresses at which a server listens on all networks of its node."""
 NOT_YET = "No available agent"
 """The answer of a head that has only just started."""
 TRACEBACK = "Traceback (most recent call last)"
@@ -96,10 +95,8 @@ def metadata(monitor: MonitorConfig, job: Job) -> dict[str, str]:
     """Return what Ray's dashboard shows of a job: the run, and its page if the port is fixed."""
     found = {"run": job.name, "job_name": f"archipelago {job.name}"}
     if monitor.metrics and monitor.metrics_port:
-        host = monitor.metrics_host
-        if host in ANY_ADDRESS:
-            host = urlsplit(job.address).hostname or host
-        found["page"] = f"http://{f'[{host}]' if ':' in host else host}:{monitor.metrics_port}/"
+        head = urlsplit(job.address).hostname or "localhost"
+        found["page"] = page_url(monitor.metrics_host, monitor.metrics_port, head)
     return found
 
 
