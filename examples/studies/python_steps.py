@@ -151,10 +151,14 @@ class Competitor:
     def wait(self):
         """Wait until it trains."""
         while not (rows := self.rows()) or rows[-1]["t"] < BEGIN_T:
-            if self.process.poll() is not None:
-                self.log.seek(0)
-                raise SystemExit(f"{self.way} failed:\n{self.log.read()[-3000:]}")
+            self.check()
             time.sleep(0.5)
+
+    def check(self):
+        """End this program with the run's own output if the run has ended."""
+        if self.process.poll() is not None:
+            self.log.seek(0)
+            raise SystemExit(f"{self.way} failed:\n{self.log.read()[-3000:]}")
 
     def tokens_per_s(self, window_s):
         """Let it compute for a window, and return its rate."""
@@ -163,6 +167,9 @@ class Competitor:
         time.sleep(SETTLE_S + window_s)
         rows = [row for row in self.rows() if row["unix_s"] >= began_s]
         self.send(signal.SIGSTOP)
+        self.check()
+        if len(rows) < 2:
+            raise SystemExit(f"{self.way} wrote {len(rows)} rows in {window_s:g} s; use --window")
         first, last = rows[0], rows[-1]
         return (last["tokens_trained"] - first["tokens_trained"]) / (
             last["unix_s"] - first["unix_s"]

@@ -81,7 +81,7 @@ def read_run(run_dir: Path) -> RunRecord:
     if not rows:
         problems.append(f"{LOOKS}: no row can be read, so there are no curves")
     events = [*_lines(run_dir / EVENTS, problems, optional=True)]
-    # the fleet lives on for some seconds after it has written the summary
+    # the process of the fleet remains for some seconds after it has written the summary
     state: RunState = "ended" if summary else "live" if live else "not ended"
     named = summary.get("run") or (rows[-1].get("run") if rows else None)
     name = str(named or run_dir.resolve().name)
