@@ -8,12 +8,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.protocol import METRIC_NAME_LENGTH, METRICS_SENT, Vitals
 from islands.loss_spikes import LossSpikes
-from islands.losses import Metrics
 from islands.time_budget import OF_VITALS, Activity, TimeBudget, ideal_step_s
+
+if TYPE_CHECKING:
+    from islands.losses import Metrics
 
 STEPS_KEPT = 128
 """The newest steps from which the ideal step time is computed."""

@@ -77,6 +77,22 @@ def test_rules_import_only_numpy() -> None:
     assert tops - sys.stdlib_module_names <= {"coordinator", "numpy", "ml_dtypes"}
 
 
+ACTORS = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in [*(ROOT / "cluster" / "actors").rglob("*actor.py"), ROOT / "cluster/fleet/actor.py"]
+]
+
+
+@pytest.mark.parametrize("module", ACTORS)
+def test_modules_of_actors_load_no_jax(module: str) -> None:
+    """Each process that calls an actor imports the module of its class."""
+    script = f"import sys, {module}; print(*sys.modules)"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not {"jax", "optax", "numba"} & set(done.stdout.split())
+
+
 def test_no_file_names_a_machine_or_an_index() -> None:
     search = ["git", "grep", "--no-index", "--exclude-standard", "-nIiE", NAMES_A_MACHINE]
     found = subprocess.run(search, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -15,7 +15,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from cluster.failures import Unjudged, in_short
 from cluster.status import EvaluationStatus
-from cluster.workers.evaluator import Judged
+from cluster.workers.evaluator_answers import Judged
 from coordinator.protocol import Version
 
 log = logging.getLogger("archipelago.fleet")

@@ -17,7 +17,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from cluster.failures import Unjudged
 from cluster.fleet.evaluation import DEATHS, HUNG_S, PATIENCE, POLL_S, Evaluating, Pending
-from cluster.workers.evaluator import Judged, RegionLoss
+from cluster.workers.evaluator_answers import Judged, RegionLoss
 from coordinator.protocol import Version
 
 log = logging.getLogger("archipelago.fleet")

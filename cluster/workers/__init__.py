@@ -14,5 +14,6 @@ step.
     device_encoder  the encoder of deltas, compiled on the devices
     step_timing     the time of a step, measured before a run starts
     evaluator       the initial model, and the held-out loss of the public fragments
+    evaluator_answers  the types of its answers, without JAX
     region_judge    the held-out loss on the text of a region, inside its border
 """

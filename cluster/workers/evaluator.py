@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from cluster.config.schema import Config
 from cluster.workers.assembly import layout_for, task_of
+from cluster.workers.evaluator_answers import Judged
 from coordinator.errors import UserMistake
 from coordinator.fragments import Flat, Layout, put_leaf, sew
 from coordinator.protocol import Fragment
@@ -28,31 +29,6 @@ from islands.mesh import Devices, placed
 from islands.mesh_shape import FSDP_OVER_ALL, MeshShape
 from islands.task import Batch, Params
 from islands.trainable import of_loss, of_parameters, shapes_of
-
-
-class Judged(NamedTuple):
-    """The progress of an evaluator."""
-
-    batches: int
-    """Batches evaluated since the process started."""
-    longest_s: float
-    """Seconds of the longest batch."""
-    spent_s: float = 0.0
-    """Seconds of all batches but the first, which includes compilation."""
-    look: int = 0
-    """Batches of one evaluation during the run."""
-    last: int = 0
-    """Batches for a summary, if the first model must be evaluated too."""
-
-
-class RegionLoss(NamedTuple):
-    """The held-out loss of the global model on the text of one region."""
-
-    t: int
-    """The syncer step of the model; 0 if the caller has named the versions."""
-    loss: float
-    """In nats per token."""
-
 
 SAMPLE_WINDOWS = 64
 """Held-out windows of an evaluation during the run, while the islands need the cores."""

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from cluster.config.region_tables import Leaving
 from cluster.config.schema import Config
 from cluster.workers.border import Border
-from cluster.workers.evaluator import Evaluator, Judged, RegionLoss
+from cluster.workers.evaluator_answers import Judged, RegionLoss
 from coordinator.fragments import Flat
 from coordinator.protocol import Version
+
+if TYPE_CHECKING:
+    from cluster.workers.evaluator import Evaluator
 
 log = logging.getLogger("archipelago.evaluator")
 
@@ -60,6 +64,8 @@ class RegionJudge:
     @property
     def _evaluator(self) -> Evaluator:
         if self._made is None:
+            from cluster.workers.evaluator import Evaluator  # imports JAX only when needed
+
             self._made = Evaluator(self._config)
         return self._made
 

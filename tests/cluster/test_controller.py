@@ -37,7 +37,7 @@ from cluster.storage import fleet_file, runs
 from cluster.storage.folder import Folder
 from cluster.storage.layout import save_layout
 from cluster.view import IslandView, View
-from cluster.workers.evaluator import Judged
+from cluster.workers.evaluator_answers import Judged
 from coordinator.errors import RunFailed, Unreachable, UserMistake
 from coordinator.fragments import Layout, Leaf, cut
 from coordinator.protocol import Fragment, Island, Version

@@ -33,7 +33,7 @@ from cluster.fleet.outcome import SUMMARY_KEYS
 from cluster.fleet.results import Results
 from cluster.storage.folder import Folder
 from cluster.storage.runs import SUMMARY
-from cluster.workers.evaluator import Judged
+from cluster.workers.evaluator_answers import Judged
 from coordinator.fragments import Leaf, cut
 from coordinator.protocol import Version
 

@@ -37,7 +37,8 @@ from cluster.fleet.tracking import Trackers
 from cluster.names import region_evaluator
 from cluster.view import View
 from cluster.workers.border import Border, border_of
-from cluster.workers.evaluator import Evaluator, Judged, RegionLoss
+from cluster.workers.evaluator import Evaluator
+from cluster.workers.evaluator_answers import Judged, RegionLoss
 from cluster.workers.region_judge import RegionJudge
 from coordinator.fragments import Flat, Leaf, cut
 from coordinator.protocol import Version

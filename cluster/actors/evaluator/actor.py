@@ -17,7 +17,7 @@ from cluster.names import SYNCER
 from cluster.status import RunStatus
 from cluster.tasks import watch_process
 from cluster.workers.environment import drop_stale_addresses
-from cluster.workers.evaluator import Judged
+from cluster.workers.evaluator_answers import Judged
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import Fragment, Version
 

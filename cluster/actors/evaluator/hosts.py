@@ -25,7 +25,8 @@ from cluster.hosts.gang import GangAddress, Other, enter
 from cluster.names import EVALUATOR, Seat
 from cluster.tasks import watch_process
 from cluster.workers.assembly import mesh_of
-from cluster.workers.evaluator import Evaluator, Judged
+from cluster.workers.evaluator import Evaluator
+from cluster.workers.evaluator_answers import Judged
 from coordinator.errors import UserMistake
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import Fragment, Publication, Version

@@ -20,7 +20,7 @@ from cluster.status import RunStatus
 from cluster.tasks import watch_process
 from cluster.workers.border import border_of
 from cluster.workers.environment import drop_stale_addresses
-from cluster.workers.evaluator import Judged, RegionLoss
+from cluster.workers.evaluator_answers import Judged, RegionLoss
 from cluster.workers.region_judge import RegionJudge
 from coordinator.fragments import Flat
 from coordinator.protocol import Version
