@@ -30,8 +30,7 @@ def header(config: Config, run_dir: Path, layout: Layout, *, resume: bool = Fals
         verb: f"{run.mode}, {run.steps} steps, seed {run.seed}",
         "model": f"{config.task.preset or config.task.target}, {layout.parameters:,} parameters, "
         f"{_optimizer(optimizer)}",
-        "data": f"{_source(config)}, windows of {config.data.window} tokens, "
-        f"{config.data.heldout_percent:g} % held out",
+        "data": f"{_source(config)}, {config.data.heldout_percent:g} % held out",
         "islands": "; ".join(_group(group) for group in config.islands),
     }
     if not run.mode.sums_gradients:
@@ -145,9 +144,14 @@ def _cut(text: str) -> str:
 
 
 def _source(config: Config) -> str:
-    """Return the source of the data, or the sources of a mixture with their shares."""
-    total = sum(each.weight for each in config.data.mixture)
-    return (
-        " + ".join(f"{each.weight / total:.0%} {each.source}" for each in config.data.mixture)
-        or config.data.source
-    )
+    """Return the source of the data, or the sources of a mixture with their shares.
+
+    A task of the user's own may read other data than the default source, which is therefore named
+    only if the configuration does.
+    """
+    data = config.data
+    if config.task.target and not data.mixture and "source" not in data.model_fields_set:
+        return f"read by {config.task.target}"
+    total = sum(each.weight for each in data.mixture)
+    mixture = " + ".join(f"{each.weight / total:.0%} {each.source}" for each in data.mixture)
+    return f"{mixture or data.source}, windows of {data.window} tokens"

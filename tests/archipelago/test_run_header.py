@@ -42,6 +42,23 @@ def test_names_model_data_islands_and_directory() -> None:
     assert "changed" not in text
 
 
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        ("", "data     read by train:task, 5 % held out"),
+        ("[data]\nwindow = 64\n", "data     read by train:task, 5 % held out"),
+        ("[data]\nsource = 'books'\n", "data     books, windows of 128 tokens, 5 % held out"),
+        (
+            "[data]\nsource = 'python-stdlib'\n",
+            "data     python-stdlib, windows of 128 tokens, 5 % held out",
+        ),
+    ],
+)
+def test_default_corpus_is_not_named_for_a_task_of_the_user(data: str, shown: str) -> None:
+    given = parse(tomllib.loads(f"[task]\ntarget = 'train:task'\n{data}{ISLAND}"))
+    assert shown in header(given, Path("runs/here"), LAYOUT)
+
+
 def test_shows_only_changed_keys() -> None:
     config = config_of("[sync]\nquorum = 2\nmerge = 'rda'\n" + ISLAND + "count = 2\n")
     assert [*changes(config)] == ["sync.quorum = 2", 'sync.merge = "rda"']
