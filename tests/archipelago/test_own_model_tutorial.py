@@ -112,5 +112,8 @@ def test_patched_script_is_a_run_that_is_accepted(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     parameters = 64 * 128 + 128 + 128 * 10
     assert f"train:task, {parameters:,} parameters" in done.stdout
-    assert "2 local" in done.stdout
+    page, lines = PAGE.read_text("utf-8"), done.stdout.splitlines()
+    for title in ("train", "model", "data", "islands"):
+        (line,) = [line for line in lines if line.startswith(f"{title} ")]
+        assert f"\n{line}\n" in page
     assert done.stdout.splitlines()[-1] == "no problem was found, and nothing was started"
