@@ -69,8 +69,13 @@ def pointed(counts: Counts, before: State, event: Merged) -> None:
 
 
 def evaluated(counts: Counts, t: int, loss: float | None) -> None:
-    """Record a held-out loss as of syncer step `t`; thin out the curve when it is long."""
+    """Record a held-out loss as of syncer step `t`; thin out the curve when it is long.
+
+    The curve has one point for each step, the newest: a run that waits is evaluated, too.
+    """
     if loss is not None and math.isfinite(loss):
+        if counts.heldout and counts.heldout[-1][0] == t:
+            counts.heldout.pop()
         counts.heldout.append((t, loss))
         if len(counts.heldout) > CURVE_KEPT:
             del counts.heldout[1:-1:2]

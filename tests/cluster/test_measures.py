@@ -376,3 +376,11 @@ def test_heldout_losses_are_kept_in_order() -> None:
     told.measures.evaluated(0, 5.5)
     told.measures.evaluated(12, 4.5)
     assert told.status(1)["heldout"] == [(0, 5.5), (12, 4.5)]
+
+
+def test_curve_has_one_point_for_each_step() -> None:
+    """A run that waits for its islands is evaluated again and again."""
+    told = Told()
+    for t, loss in ((0, 5.5), (0, 5.5), (12, 4.75), (12, 4.5), (13, 4.25)):
+        told.measures.evaluated(t, loss)
+    assert told.status(1)["heldout"] == [(0, 5.5), (12, 4.5), (13, 4.25)]
