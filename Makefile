@@ -21,7 +21,7 @@ install: $(STAMP) ## create .venv with the pinned versions of all packages
 demo: $(READY) ## train a small model on four islands, and kill one of them
 	$(BIN)/archipelago demo
 
-test: $(STAMP) ## run all but the long tests, with real Ray and real kills (20 to 25 minutes)
+test: $(STAMP) ## run all but the long tests, with real Ray and real kills (about 15 minutes)
 	@.ci/tests '$(BIN)'
 
 test-long: $(STAMP) ## run the tests that `make test` leaves out (two to three hours)

@@ -26,6 +26,7 @@ WRITTEN_LATER = {
     "CLUSTER.toml",
     "STUDY.toml",
     "PLAN.toml",
+    "use.py",
     "runs/second-chances.txt",
 }
 """Files that a page names and that a run or CI writes."""
