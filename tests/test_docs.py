@@ -29,7 +29,7 @@ WRITTEN_LATER = {
     "use.py",
     "runs/second-chances.txt",
 }
-"""Files that a page names and that a run or CI writes."""
+"""Files that a page names and that a run, CI or the reader writes."""
 FOLDERS = (*PACKAGES, "tests", "docs", "examples", "dashboards", "deploy")
 
 ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "AGENTS.md")

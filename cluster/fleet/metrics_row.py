@@ -82,8 +82,10 @@ def metrics_line(status: RunStatus, unix_s: float) -> str:
 def last_status(status: RunStatus, summary: Mapping[str, object]) -> RunStatus:
     """Return the status at the end of a run, with the losses of the final model, if any."""
     loss = summary.get("sample_heldout_loss")  # over the same windows as the points before
-    points = [(status["t"], loss)] if isinstance(loss, float) else []
-    last: RunStatus = {**status, "heldout": [*status["heldout"], *points]}
+    curve = status["heldout"]
+    if isinstance(loss, float):  # in place of an earlier point of the same step
+        curve = [*(point for point in curve if point[0] != status["t"]), (status["t"], loss)]
+    last: RunStatus = {**status, "heldout": curve}
     found = cast("dict[str, float | None]", summary.get("heldout_by_region") or {})
     known = {name: loss for name, loss in found.items() if loss is not None}
     if known:

@@ -389,6 +389,9 @@ def test_last_status_has_the_losses_of_the_final_model() -> None:
     assert last.get("heldout_by_region") == {"eu": 2.25, "us": 2.75}
     assert last.get("heldout_by_region_t") == {"eu": 9}
     assert last_status(begun, {}) == {**begun, "heldout": []}
+    begun["heldout"] = [(4, 2.75), (9, 2.5)]
+    assert last_status(begun, {"sample_heldout_loss": 2.25})["heldout"] == [(4, 2.75), (9, 2.25)]
+    assert last_status(begun, {})["heldout"] == begun["heldout"]
 
 
 def test_status_line_names_each_region() -> None:
