@@ -185,11 +185,23 @@ class Site(LocalCluster):
             )
         return await super().merge(order)
 
+    def broke(self, life: Life, failure: Failure) -> None:
+        """Tell the syncer and the measures of a failure, and write a row while it is known."""
+        self.syncer.broke(life, failure)
+        self.notes.failed(life, failure)
+        self.look()
+
+    def look(self) -> None:
+        """Write a row of metrics, as a fleet does twice a second."""
+        rule, now_s = rule_of(self.config, self.layout), time.monotonic()
+        status = self.measures.status(rule, self.syncer.state, now_s)
+        with (self.run_dir / "metrics.jsonl").open("a") as rows:
+            rows.write(json.dumps(status) + "\n")
+
     def close(self) -> None:
         """Write status, metrics, a snapshot and the summary, and close the tape."""
         syncer, now_s = self.syncer, time.monotonic()
-        status = self.measures.status(rule_of(self.config, self.layout), syncer.state, now_s)
-        (self.run_dir / "metrics.jsonl").write_text(json.dumps(status) + "\n")
+        self.look()
         self.log.sync()
         rules = rules_sha256(rule_of(self.config, self.layout))
         memory, length = self.measures.memory(), self.notes.length
@@ -283,8 +295,7 @@ class Process:
         keep_traceback(self.site.run_dir, Seat(self.island), words)
         life = self.site.syncer.state.members[self.island].life
         if failure is not None:
-            self.site.on_loop(lambda: self.site.syncer.broke(life, failure))
-            self.site.notes.failed(life, failure)
+            self.site.on_loop(lambda: self.site.broke(life, failure))
         self.ended.set()
 
 

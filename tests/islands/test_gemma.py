@@ -180,11 +180,11 @@ def test_layer_scalars_multiply_and_have_no_gradient() -> None:
     batch: Any = tokens(LARGE_PARTS)
     ones = {LAYER_SCALARS: np.ones(spec.layers, np.float32)}
     loss = jax.jit(lambda p, f: cross_entropy(spec, p, batch, f)[0])
-    assert float(loss(params, ones)) == float(
-        jax.jit(lambda p: cross_entropy(spec, p, batch)[0])(params)
-    )
+    without = float(jax.jit(lambda p: cross_entropy(spec, p, batch)[0])(params))
+    one_bit = float(np.spacing(np.float32(without)))  # two programs may round differently
+    assert abs(float(loss(params, ones)) - without) <= 4 * one_bit
     other = {LAYER_SCALARS: np.linspace(0.5, 1.5, spec.layers, dtype=np.float32)}
-    assert float(loss(params, other)) != float(loss(params, ones))
+    assert abs(float(loss(params, other)) - without) > 10_000 * one_bit
     assert not np.any(jax.grad(loss, 1)(params, other)[LAYER_SCALARS])
 
 
