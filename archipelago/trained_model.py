@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from archipelago.losses_by_type import TypeLoss
-    from archipelago.multiple_choice import ChoiceScore
     from cluster.config.schema import Config
+    from islands.multiple_choice import ChoiceScore
     from islands.task import Task
     from islands.text_model import Sampling, TextModel
 
@@ -124,7 +124,7 @@ class TrainedModel:
         """Return the loss on the run's own held-out data, or on that of another source.
 
         `windows`: windows of each type of files for the losses by type; 0 for none. `tasks`: files
-        with multiple-choice questions (`archipelago.multiple_choice`).
+        with multiple-choice questions (`islands.multiple_choice`).
 
         Errors: `UserMistake` if there is no such data, or a file of questions is broken.
         """
@@ -158,7 +158,7 @@ class TrainedModel:
 
     def _scores(self, tasks: Sequence[Path]) -> list[ChoiceScore]:
         """Return the score on each set of questions; all files are read before any is computed."""
-        from archipelago.multiple_choice import read_questions, score
+        from islands.multiple_choice import read_questions, score
 
         sets = [(path.stem, read_questions(path)) for path in tasks]
         window = self.config.data.window

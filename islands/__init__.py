@@ -11,6 +11,7 @@ Modules:
     model             the built-in transformer
     built_in_init     its initial parameters, all or single leaves
     text_model        the next tokens of a trained language model, and the choice among them
+    multiple_choice   the answers of such a model to multiple-choice questions
     cached_decoder    a decoder that keeps what a model has computed of earlier tokens
     model_decoder     the built-in transformer one token at a time
     initial_model     initial parameters from a file or a checkpoint in place of `init`

@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 LANGUAGES = ("de", "es", "fr", "ja", "pl", "ru")
@@ -102,13 +102,12 @@ def write_languages(root: Path, out: Path, most_bytes: int) -> dict[str, int]:
     return written
 
 
-def unpack(packages: Path | None, root: Path) -> None:
-    """Unpack the packages of all languages below `root`; download them if no folder is given.
+def fetch(names: Sequence[str], packages: Path | None, root: Path) -> None:
+    """Unpack Debian packages below `root`; download them if no folder is given.
 
     Errors: `SystemExit` if a package is missing or cannot be unpacked.
     """
     folder = root if packages is None else packages.resolve()
-    names = [f"manpages-{language}" for language in LANGUAGES]
     if packages is None:
         _call(["apt-get", "download", *names], root)
     for name in names:
@@ -133,7 +132,7 @@ def main() -> None:
     parser.add_argument("--most-mb", type=float, default=4.0, help="largest size of a language")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        unpack(arguments.packages, Path(folder))
+        fetch([f"manpages-{language}" for language in LANGUAGES], arguments.packages, Path(folder))
         written = write_languages(Path(folder), arguments.out, int(arguments.most_mb * 1e6))
     for language, size in written.items():
         print(f"{arguments.out / language}: {size / 1e6:.2f} MB")

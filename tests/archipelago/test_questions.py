@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from archipelago.cli.main import main
-from archipelago.multiple_choice import Question, read_questions, score, stderr
 from archipelago.question_sets import QuestionKind, questions_from
 from coordinator.errors import UserMistake
+from islands.multiple_choice import Question, read_questions, score, stderr
 from islands.sources import DataSpec
 from islands.text_model import Bytes, TextModel
 

@@ -186,7 +186,7 @@ class Site(LocalCluster):
         return await super().merge(order)
 
     def broke(self, life: Life, failure: Failure) -> None:
-        """Tell the syncer and the measures of a failure, and write a row while it is known."""
+        """Report a failure to the syncer and the measures, and write a row while it is known."""
         self.syncer.broke(life, failure)
         self.notes.failed(life, failure)
         self.look()

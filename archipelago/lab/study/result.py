@@ -14,10 +14,13 @@ from archipelago.lab.study.paired_statistics import METHOD, Mean, gaps_percent, 
 from archipelago.lab.study.plan import Study
 from archipelago.lab.training.average import PREFIX
 from archipelago.lab.training.evaluations import REGION_PREFIX
+from archipelago.lab.training.question_sets import ACCURACY
 from cluster.config.values import Mode
 
-HIGHER = ("goodput", "mean_participants")
-"""Measures for which more is better."""
+HIGHER = ("goodput", "mean_participants", ACCURACY)
+"""The starts of the names of measures for which more is better."""
+OTHERS = (PREFIX, REGION_PREFIX, ACCURACY)
+"""The starts of the names of figures that some studies have."""
 ALSO = (
     "heldout_loss", "initial_heldout_loss", "tokens_trained", "tokens_merged", "goodput", "wall_s",
     "mean_participants", "effective_overlap", "up_bytes_per_token", "down_bytes_per_token",
@@ -161,7 +164,7 @@ def _best(rows: Sequence[StudyRow], means: Mapping[str, Mean], measure: str) -> 
     """Return the row with the best mean among those with the most figures."""
     most_samples = max((means[row.label].samples for row in rows), default=0)
     candidates = [row for row in rows if means[row.label].samples == most_samples > 0]
-    sign = -1 if measure in HIGHER else 1
+    sign = -1 if measure.startswith(HIGHER) else 1
     return min(candidates, key=lambda row: sign * means[row.label].value, default=None)
 
 
@@ -180,8 +183,8 @@ def _mean_of(values: Sequence[float]) -> float:
 
 
 def _told(made: Sequence[CellResult]) -> list[str]:
-    """Return the names of the figures of a line: the usual ones, all averages and regions."""
-    found = (n for each in made for n in each.figures if n.startswith((PREFIX, REGION_PREFIX)))
+    """Return the names of the figures of a line: the usual ones, and those of `OTHERS`."""
+    found = (name for each in made for name in each.figures if name.startswith(OTHERS))
     return [*ALSO, *dict.fromkeys(found)]
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from archipelago.lab.study.cells import Broken, Cell, CellFiles, CellResult
 from archipelago.lab.training.evaluations import Evaluation
+from archipelago.lab.training.question_sets import QuestionSets
 from archipelago.lab.training.virtual_file import load, refuse
 from cluster.source import source_sha256
 from cluster.workers.environment import take_one_thread
@@ -47,7 +48,11 @@ def make(
 
     They start in their order, in `jobs` processes at once. An early end, such as Ctrl-C, drops the
     cells under way and leaves no process; finished cells are kept.
+
+    Errors: `UserMistake` if a file of questions is broken, before any cell starts.
     """
+    for tasks in {cell.virtual.tasks for cell in cells.values()}:
+        QuestionSets.of(tasks)
     for cell in cells.values():
         files.ask(cell)
     if not cells:
@@ -132,7 +137,7 @@ def trained(path: Path) -> CellResult:
     config, virtual = load(path)
     figures, curve, failed = dict[str, object](), list[Evaluation](), ""
     try:
-        learned = train(config, virtual, virtual.look_every, virtual.average_shares)
+        learned = train(config, virtual, virtual.look_every, virtual.average_shares, virtual.tasks)
         figures, curve = learned.figures, [*learned.curve]
         failed = nothing(figures)
     except ArchipelagoError as error:

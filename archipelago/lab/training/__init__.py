@@ -15,6 +15,7 @@ in `archipelago.lab.virtual`.
     compiled_parts  the compiled parts, shared by all islands and cells that can
     loss_curve      held-out loss along the way, and the figures of a run
     average         moving averages of the global model, judged at the end
+    question_sets   multiple-choice questions that the final model answers
     evaluations     one evaluation of the global model on the way
     world           islands, syncer and shard: the modes "decoupled", "diloco" and "streaming"
     network         links between islands and the rest, where bytes take their time

@@ -31,7 +31,9 @@ def main() -> int:
             learned = train_again(path, Virtual())
         else:
             config, virtual = load(path, sys.argv[2:])
-            learned = train(config, virtual, virtual.look_every, virtual.average_shares)
+            learned = train(
+                config, virtual, virtual.look_every, virtual.average_shares, virtual.tasks
+            )
     except UserMistake as error:
         print(error, file=sys.stderr)
         return 2

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from archipelago.lab.training.average import Averages
 from archipelago.lab.training.evaluations import REGION_PREFIX, Evaluation
+from archipelago.lab.training.question_sets import QuestionSets
 from cluster.config.schema import Config
 from cluster.storage.model_file import fingerprint
 from cluster.workers.evaluator import Evaluator
@@ -40,6 +41,8 @@ class LossCurve:
     looks: list[Evaluation] = field(default_factory=list[Evaluation])
     of_regions: Mapping[str, Evaluator] = field(default_factory=dict[str, Evaluator])
     """Evaluators on the held-out text of each region with data of its own."""
+    questions: QuestionSets = field(default_factory=QuestionSets)
+    """Questions that the final model answers."""
 
     def due(self, t: int) -> bool:
         """Return whether the next evaluation is due at step t."""
@@ -73,6 +76,7 @@ class LossCurve:
                 f"{REGION_PREFIX}{name}": each.loss(flats) for name, each in self.of_regions.items()
             },
             **self.averages.ended(t, flats, self.evaluator.loss),
+            **self.questions.ended(config, self.evaluator.layout, flats),
             "wall_s": time_s,
             "global_sha256": fingerprint(flats),
         }

@@ -40,3 +40,7 @@ class Virtual(Timing):
         tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(strict=False, max_length=8)
     ] = ()
     """Time constants of moving averages of the model, as shares of T, judged at the end."""
+    tasks: Annotated[
+        tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False, max_length=16)
+    ] = ()
+    """Files of multiple-choice questions that the final model answers."""

@@ -62,22 +62,23 @@ class ChoiceScore:
     """The standard error of that share."""
 
 
-def read_questions(path: Path) -> list[Question]:
-    """Return the questions of a file.
+def read_questions(path: Path, option: str = "--tasks") -> list[Question]:
+    """Return the questions of a file; `option`: the option or key that names it.
 
     Errors: `UserMistake` with the first problems of the file.
     """
+    where = f"{option} {path}"
     try:
         lines = path.expanduser().read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserMistake(f"--tasks {path}: it cannot be read: {error}") from error
+        raise UserMistake(f"{where}: it cannot be read: {error}") from error
     found, problems = list[Question](), list[str]()
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         question = _question(line)
         if isinstance(question, str):
-            problems.append(f"--tasks {path}: line {number}: {question}")
+            problems.append(f"{where}: line {number}: {question}")
         else:
             found.append(question)
     if problems:
@@ -85,7 +86,7 @@ def read_questions(path: Path) -> list[Question]:
         shown = [*problems[:PROBLEMS_SHOWN], *([f"... and {more} more"] if more > 0 else [])]
         raise UserMistake("\n".join(shown))
     if not found:
-        raise UserMistake(f"--tasks {path}: it has no questions")
+        raise UserMistake(f"{where}: it has no questions")
     return found
 
 
