@@ -44,13 +44,10 @@ def test_test_without_a_recorded_time_goes_first(script: ModuleType) -> None:
         assert picked[1] in ("old", "older")
 
 
-def test_record_adds_parameters_and_leaves_failures_out(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_adds_parameters_and_leaves_failures_out(script: ModuleType, tmp_path: Path) -> None:
     here = "tests/test_long_choice.py"
     script.SECONDS.write_text(f"# head\n7 {here}::kept\n8 {here}::gone\n9 {here}::broken\n")
-    names = ("kept", "timed", "fails", "broken")
-    monkeypatch.setattr(script, "collected", lambda: {f"{here}::{name}": 120.0 for name in names})
+    tests = [f"{here}::{name}" for name in ("kept", "timed", "fails", "broken")]
     (tmp_path / "report.xml").write_text(
         """<testsuites><testsuite>
         <testcase classname="tests.test_long_choice" name="timed[a]" time="2.5" />
@@ -61,7 +58,7 @@ def test_record_adds_parameters_and_leaves_failures_out(
         <testcase classname="tests.test_long_choice.TestRules" name="runTest" time="9.0" />
         </testsuite></testsuites>"""
     )
-    assert script.record([str(tmp_path / "report.xml")]) == 0
+    assert script.record([str(tmp_path / "report.xml")], tests) == 0
     assert script.recorded() == {
         f"{here}::kept": 7.0, f"{here}::timed": 6.0, f"{here}::broken": 9.0,
     }  # fmt: skip
