@@ -62,9 +62,9 @@ IMPLEMENTED: Mapping[str, tuple[Any, ...]] = {
 NO_EFFECT = frozenset({
     "architectures", "model_type", "transformers_version", "dtype", "torch_dtype", "use_cache",
     "cache_implementation", "initializer_range", "pad_token_id", "eos_token_id", "bos_token_id",
-    "max_position_embeddings", "_name_or_path", "_attn_implementation", "attn_implementation",
-    "output_hidden_states", "output_attentions", "return_dict", "chunk_size_feed_forward",
-    "id2label", "label2id", "problem_type",
+    "unk_token_id", "max_position_embeddings", "_name_or_path", "_model_name_or_path",
+    "_attn_implementation", "attn_implementation", "output_hidden_states", "output_attentions",
+    "return_dict", "chunk_size_feed_forward", "id2label", "label2id", "problem_type",
 })  # fmt: skip
 """Fields that change neither the parameters nor their training."""
 
