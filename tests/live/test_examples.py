@@ -26,7 +26,7 @@ STEPS = 60
 
 def test_tutorial_own_model() -> None:
     """The reader's own script trains, and the run's model is better than chance."""
-    alone, check, run = blocks("bash")
+    alone, check, run, judge = blocks("bash")
     _, use = blocks("python")
     with place() as here, terminal(here) as folder:
         (folder / "train.py").write_text(script())
@@ -38,7 +38,7 @@ def test_tutorial_own_model() -> None:
         summary = json.loads((folder / "first" / "summary.json").read_text())
         assert summary["merges"] > 0
         (folder / "use.py").write_text(use)
-        said = typed(here, folder, ["python use.py"])
+        said = typed(here, folder, [judge])
         assert accuracy(said) > 70, said
         assert "loss on new images" in typed(here, folder, [alone]), "it still trains alone"
 
