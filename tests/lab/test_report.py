@@ -216,6 +216,15 @@ def test_run_has_ended_once_its_summary_is_written(tmp_path: Path) -> None:
     assert read_run(first).state == "live"
 
 
+def test_run_is_live_until_its_final_evaluation_is_done(tmp_path: Path) -> None:
+    first = run_of(tmp_path / "first")
+    summary = json.loads((first / "summary.json").read_text())
+    (first / "summary.json").write_text(json.dumps({**summary, "heldout_loss": None}))
+    assert read_run(first).state == "ended", "an evaluation that failed, of a run that is over"
+    announce(first, live_as(first, "a-namespace", "127.0.0.1:6379", "disabled"))
+    assert read_run(first).state == "live"
+
+
 @pytest.mark.parametrize("mode", ["decoupled", "data-parallel"])
 def test_run_of_an_earlier_version_has_a_report(mode: str) -> None:
     record = read_run(Path("tests/stored") / mode)

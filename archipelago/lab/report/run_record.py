@@ -81,8 +81,10 @@ def read_run(run_dir: Path) -> RunRecord:
     if not rows:
         problems.append(f"{LOOKS}: no row can be read, so there are no curves")
     events = [*_lines(run_dir / EVENTS, problems, optional=True)]
-    # the process of the fleet remains for some seconds after it has written the summary
-    state: RunState = "ended" if summary else "live" if live else "not ended"
+    # the process of the fleet remains for some seconds after it has written the summary; it writes
+    # one before the final evaluation, too
+    ended = bool(summary) and not (live and summary.get("heldout_loss") is None)
+    state: RunState = "ended" if ended else "live" if live else "not ended"
     named = summary.get("run") or (rows[-1].get("run") if rows else None)
     name = str(named or run_dir.resolve().name)
     return RunRecord(run_dir, name, state, config, summary, rows, events, problems)
