@@ -103,7 +103,7 @@ def _is_away(memory: JudgeMemory, p: int, before: State, after: State) -> None:
     The same event may end silent lives; what those had not handed in is lost as well.
     """
     old, new = before.fragments[p], after.fragments[p]
-    items = old.round.items if old.round else ()
+    items = (*old.round.items, *old.round.trial) if old.round else ()
     gone = sum(c.tokens for c in (*old.inbox, *items))
     for life, account in before.ledger.accounts.items():
         if life not in after.ledger.accounts:
