@@ -160,7 +160,7 @@ class TrainedModel:
         """Return the score on each set of questions; all files are read before any is computed."""
         from islands.multiple_choice import read_questions, score
 
-        sets = [(path.stem, read_questions(path)) for path in tasks]
+        sets = [(path.stem, read_questions(path, "--tasks")) for path in tasks]
         window = self.config.data.window
         return [score(name, each, self.text, self.params, window) for name, each in sets]
 

@@ -62,7 +62,7 @@ class ChoiceScore:
     """The standard error of that share."""
 
 
-def read_questions(path: Path, option: str = "--tasks") -> list[Question]:
+def read_questions(path: Path, option: str) -> list[Question]:
     """Return the questions of a file; `option`: the option or key that names it.
 
     Errors: `UserMistake` with the first problems of the file.

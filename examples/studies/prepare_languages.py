@@ -109,15 +109,19 @@ def fetch(names: Sequence[str], packages: Path | None, root: Path) -> None:
     """
     folder = root if packages is None else packages.resolve()
     if packages is None:
-        _call(["apt-get", "download", *names], root)
+        call(["apt-get", "download", *names], root)
     for name in names:
         files = sorted(folder.glob(f"{name}_*.deb"))
         if not files:
             sys.exit(f"{folder} has no {name}_*.deb: fetch it with `apt-get download {name}`")
-        _call(["dpkg-deb", "-x", str(files[-1]), str(root)], root)
+        call(["dpkg-deb", "-x", str(files[-1]), str(root)], root)
 
 
-def _call(command: list[str], folder: Path) -> None:
+def call(command: Sequence[str], folder: Path) -> None:
+    """Run a command in a folder.
+
+    Errors: `SystemExit` if it fails.
+    """
     try:
         subprocess.run(command, cwd=folder, check=True)
     except (OSError, subprocess.CalledProcessError) as error:

@@ -16,15 +16,15 @@ from __future__ import annotations
 import argparse
 import gzip
 import hashlib
+import json
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from prepare_languages import fetch, plain_text
+from prepare_languages import LEAST_BYTES, call, fetch, plain_text
 
 PACKAGES = ("dict-wn", "manpages", "manpages-dev")
 DICTIONARY = Path("usr", "share", "dictd", "wn.dict.dz")
@@ -78,8 +78,10 @@ def write_dictionary(root: Path, out: Path) -> None:
 def write_manuals(root: Path, out: Path) -> None:
     """Write the manual pages as plain text; links to other pages are left out."""
     for path in sorted(root.glob(PAGES)):
+        if path.is_symlink():
+            continue
         text = plain_text(gzip.decompress(path.read_bytes()).decode("utf-8", errors="replace"))
-        if path.is_symlink() or len(text) < 500:
+        if len(text) < LEAST_BYTES:
             continue
         folder = Path("questions", "manuals") if is_left_out(path.stem) else Path("text")
         (out / folder / f"{path.stem}.txt").write_text(text, encoding="utf-8")
@@ -89,11 +91,16 @@ def make_questions(out: Path, count: int) -> None:
     """Make both sets with `archipelago data questions`."""
     for kind, source in (("definitions", "dictionary"), ("cloze", "manuals")):
         (target := out / f"{kind}.jsonl").unlink(missing_ok=True)
-        command = ["archipelago", "data", "questions", kind, str(out / "questions" / source)]
-        try:
-            subprocess.run([*command, str(target), "--count", str(count)], check=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            sys.exit(f"`archipelago data questions {kind}` failed: {error}")
+        given = [kind, str(out / "questions" / source), str(target), "--count", str(count)]
+        call(["archipelago", "data", "questions", *given], Path.cwd())
+        print(f"{target}: {repeated(target, out / 'text')} of them are in the training text, too")
+
+
+def repeated(questions: Path, texts: Path) -> int:
+    """Return how many questions are in the training text, each with its right answer."""
+    text = " ".join(" ".join(each.read_text("utf-8").split()) for each in texts.iterdir())
+    rows = map(json.loads, questions.read_text("utf-8").splitlines())
+    return sum(f"{row['question']} {row['choices'][row['answer']]}" in text for row in rows)
 
 
 def main() -> None:

