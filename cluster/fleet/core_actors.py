@@ -129,10 +129,13 @@ class CoreActors:
                 log.warning("asking again: %s", error)
                 time.sleep(AGAIN_S)
 
-    def look(self, held: Mapping[Island, str], processes: ProcessStarts) -> tuple[View, RunStatus]:
+    def look(
+        self, held: Mapping[Island, str] | None, processes: ProcessStarts
+    ) -> tuple[View, RunStatus]:
         """Return what the fleet decides from, and the status for people.
 
-        `held`: islands with devices, with their groups. `processes`: the starts of their processes.
+        `held`: islands with devices, with their groups; None: not known yet. `processes`: the
+        starts of their processes.
 
         Errors: `Unavailable`; the error that has ended the run.
         """

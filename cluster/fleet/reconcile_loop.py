@@ -49,6 +49,7 @@ class ReconcileLoop:
         self._given_up = GivenUpIslands(cluster)
         self._actions = IslandActions(config, cluster, islands, core, keep)
         self._told_to_stop, self._pardons, self._t = False, 0, -1
+        self._has_acted = False
 
     def look(self) -> View:
         """Look at the run once, act, and return the syncer's view.
@@ -56,7 +57,8 @@ class ReconcileLoop:
         Errors: `Unavailable` if the syncer does not answer; any error that ends the run.
         """
         islands = self._islands
-        view, status = self._core.look(islands.with_devices(), islands.process_starts())
+        held = islands.with_devices() if self._has_acted else None  # none is placed before
+        view, status = self._core.look(held, islands.process_starts())
         now_s = time.monotonic()
         if view.t > self._t:
             self._t = view.t
@@ -85,6 +87,7 @@ class ReconcileLoop:
         policy = self._config.faults.policy
         for action in reconcile(desired, islands.holdings(), now_s, policy, notices):
             self._actions.do(action, now_s)
+        self._has_acted = True
         self._publish(status, wanted)
         if view.phase is Phase.RUNNING:
             self._require_quorum(wanted)

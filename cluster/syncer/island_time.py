@@ -132,7 +132,10 @@ class IslandTime:
         """Note that a process began at this time.
 
         `start`: the number by which the fleet counts it; 0: it has reported before the fleet has.
+        A process of an island without devices, or of a run that is over, does not count.
         """
+        if self.stage is LifeStage.AWAY:
+            return
         if start:
             known = start == self.start
             self.start = start
@@ -153,20 +156,28 @@ class IslandTime:
         if math.isnan(now_s) or self.stage is LifeStage.AWAY or not vitals.process:
             return
         if vitals.process != self.process:
-            if (
-                self.stage is not LifeStage.RUNNING or self.process
-            ):  # the fleet has not reported it yet
-                at_s = now_s - vitals.age_s
-                self.began(0, at_s)
-                self.ahead = True
-                self.debt_s = max(0.0, self.activities.until_s - at_s)
-            self.process = vitals.process
+            self._first_report(vitals, now_s, math.fsum(measured.values()))
         elif self.stage is LifeStage.DEAD:  # it was out of reach and is back: that time stays dead
             self.up_to(now_s)
             self.base, self.stage = measured, LifeStage.RUNNING
             self.debt_s = max(0.0, vitals.age_s - math.fsum(measured.values()))
         self.measured = measured
         self.reported_s = max(self.reported_s, now_s)
+
+    def _first_report(self, vitals: Vitals, now_s: float, measured_s: float) -> None:
+        """Account the time until the clock of a process began, from its first report.
+
+        The clock begins after the first answer of the fleet, which has noted the start before.
+        """
+        at_s = now_s - max(measured_s, vitals.age_s)
+        if self.stage is not LifeStage.RUNNING or self.process:  # the fleet has not reported it yet
+            self.began(0, at_s)
+            self.ahead = True
+            self.debt_s = max(0.0, self.activities.until_s - at_s)
+        else:
+            (kind,) = by_type({Activity.STARTING: 1.0}, first=self.first)
+            self.account(at_s, Activity.STARTING, kind)
+        self.process = vitals.process
 
     def holds(self, now_s: float, *, added_later: bool) -> None:
         """Note that the island has devices, or waits for them, from now on."""

@@ -149,12 +149,11 @@ class IslandProcess:
     def break_down(self, reason: Reason, error: BaseException, *, known: bool = False) -> NoReturn:
         """Report an exception of any thread, and end this process; Ray restarts it.
 
-        Several threads may notice at once that a device has failed. Only the first one reports; the
-        others block until the process ends. `known`: the syncer asked for this, and needs no
-        report.
+        Several threads may notice at once that a device has failed. Each one logs its exception.
+        Only the first one reports; the others block until the process ends. `known`: the syncer
+        asked for this, and needs no report.
         """
-        if not self._breaking.acquire(blocking=False):
-            threading.Event().wait()
+        is_first = self._breaking.acquire(blocking=False)
         try:
             failure, words = self._border.failure(reason, error)
             log.error(
@@ -163,8 +162,11 @@ class IslandProcess:
                 failure.why,
                 exc_info=error,
             )
-            self._superior().broke(None if known else failure, words)
+            if is_first:
+                self._superior().broke(None if known else failure, words)
         finally:
+            if not is_first:
+                threading.Event().wait()
             self._exits()
 
     def _wait(self, rehearse: Callable[[], None], clock: ActivityClock) -> Island:

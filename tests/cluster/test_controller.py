@@ -331,6 +331,9 @@ def test_runs_from_first_actor_to_summary(tmp_path: Path) -> None:
     assert outcome.summary["heldout_loss"] == 1.5
     assert [who for who, _ in cluster.heard("leave")] == ["island eu-0", "island eu-1"]
     assert [name for _, name, _ in cluster.said[:3]] == ["layout", "initial", "seed"]
+    held = [arguments[0] for _, arguments in cluster.heard("look")]
+    assert held[0] is None, "before the first action the fleet does not know who has devices"
+    assert held[1] == {"eu-0": "eu", "eu-1": "eu"}
     assert (cluster.actors, cluster.places) == ({}, {}), "nothing is left"
     assert json.loads((tmp_path / "run" / runs.SUMMARY).read_text())["merges"] == 1
     assert (tmp_path / "run" / "model.safetensors").exists()

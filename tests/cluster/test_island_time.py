@@ -85,6 +85,46 @@ def test_process_that_reports_before_the_fleet_has_seen_it_is_counted_once() -> 
     }  # fmt: skip
 
 
+def test_time_from_the_start_to_the_process_s_own_clock_is_starting() -> None:
+    """The answer to the first message of a process can take a second, and its clock is after it."""
+    time = IslandTime.held(0)
+    time.began(1, 2)
+    time.reported(measured(1, starting=1, compiling=2), 5.5)
+    time.died()
+    time.up_to(7)
+    time.began(2, 8)
+    time.reported(measured(2, age_s=1.5, compiling=1), 10)
+    assert in_use(time.seconds()) == {"starting": 4, "compiling": 3, "dead": 2.5}
+    assert in_use(time.seconds_by_type()) == {
+        "tpu_initialization": 2, "training_prep": 1.5, "program_startup": 2,
+        "infrastructure_recovery_from_disruption": 2.5, "elastic_reinitialization": 1.5,
+    }  # fmt: skip
+
+
+def test_looks_and_reports_after_the_end_count_nothing() -> None:
+    """The fleet looks until the final evaluation is done, and parked learners report."""
+    time = IslandTime.held(0)
+    time.began(1, 2)
+    time.reported(measured(1, starting=1, computing=9), 12)
+    time.ends(13)
+    ended = time.seconds()
+    for now_s in (14.0, 15.0):
+        time.began(1, 2)
+        time.reported(measured(1, starting=1, computing=9, idle=now_s - 12), now_s)
+        time.up_to(now_s)
+        assert time.stage is LifeStage.AWAY
+        assert time.seconds() == ended
+    assert math.fsum(ended.values()) == 13
+
+
+@pytest.mark.parametrize("age_s", [-1e9, -1.0, math.nan, math.inf, 1e9])
+def test_wrong_age_of_a_process_adds_no_time(age_s: float) -> None:
+    time = IslandTime.held(0)
+    time.began(1, 2)
+    time.reported(measured(1, age_s, computing=3), 5)
+    assert in_use(time.seconds()) == {"starting": 2, "computing": 3}
+
+
 def test_process_out_of_reach_that_comes_back_is_not_counted_twice() -> None:
     time = IslandTime.held(0)
     time.began(1, 0)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from logging.handlers import QueueHandler
 from pathlib import Path
+from queue import Queue
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
@@ -259,6 +262,30 @@ def test_joining_learners_do_not_block_hand_ins_or_offers(
     assert [each.result(WAIT_S) for each in asking] == [None] * joiners
     for pool in pools.values():
         pool.shutdown()
+
+
+def test_each_error_of_a_process_is_logged_and_only_the_first_is_reported(
+    island: Callable[[Any], IslandActor], fleet: Fleet
+) -> None:
+    """Two threads can break at the same moment, and the text of neither may be lost."""
+    actor: Any = island(raising(RuntimeError()))
+    with pytest.raises(Ended):
+        actor.process.break_down(Reason.TRAIN, RuntimeError("the first one"))
+    logged: Queue[logging.LogRecord] = Queue()
+    handler = QueueHandler(logged)
+    logger = logging.getLogger("archipelago.island")
+    logger.addHandler(handler)
+    try:
+        error = RuntimeError("the second one")
+        late = threading.Thread(
+            target=actor.process.break_down, args=(Reason.TRAIN, error), daemon=True
+        )
+        late.start()
+        assert "the second one" in logged.get(timeout=WAIT_S).getMessage()
+    finally:
+        logger.removeHandler(handler)
+    assert late.is_alive(), "the process is ended by the first one"
+    assert len(fleet.words) == 1
 
 
 def test_break_down_ends_the_process_only_for_its_own_life(

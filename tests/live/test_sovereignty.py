@@ -35,6 +35,7 @@ FOLDER = Path(__file__).parent / "raised"
 if (FOLDER / "leak").exists():
     Border._keeps_errors = property(lambda _: False)  # after the output has been redirected
 SAMPLE = []
+STEP_FAILED = (FOLDER / "step").exists()  # in an earlier process, which reports one error only
 
 
 def once(what):
@@ -76,7 +77,7 @@ def task(data):
 
     def raising_hand_in(self, life, fragment, known):
         handed = hand_in(self, life, fragment, known)
-        if SAMPLE and (FOLDER / "step").exists() and handed is not None and once("hand_in"):
+        if SAMPLE and STEP_FAILED and handed is not None and once("hand_in"):
             raise RuntimeError(f"cannot hand in {SAMPLE[0]}")
         return handed
 

@@ -65,15 +65,16 @@ class RingActor(Conductor):
         return best
 
     async def look(
-        self, held: Mapping[Island, str], processes: ProcessStarts | None = None
+        self, held: Mapping[Island, str] | None, processes: ProcessStarts | None = None
     ) -> tuple[View, RunStatus]:
         """Return the view for the fleet's decisions, and the status for people.
 
-        `held`: the islands that have devices according to the fleet, with their groups.
-        `processes`: the starts of their processes.
+        `held`: the islands that have devices according to the fleet, with their groups; None: as
+        before. `processes`: the starts of their processes.
         """
         shell = await self._open()
-        shell.measures.held(held, self._now_s())
+        if held is not None:
+            shell.measures.held(held, self._now_s())
         shell.measures.looked(processes, self._now_s())
         return view_of(shell.ring, shell.measures.counts), await self.status()
 

@@ -164,15 +164,16 @@ class SyncerActor(Breakable):
         (await self._notes()).unjudged(why)
 
     async def look(
-        self, held: Mapping[Island, str], processes: ProcessStarts | None = None
+        self, held: Mapping[Island, str] | None, processes: ProcessStarts | None = None
     ) -> tuple[View, RunStatus]:
         """Return the view for the fleet's decisions, and the status for people.
 
-        `held`: the islands that have devices according to the fleet, with their groups.
-        `processes`: the starts of their processes.
+        `held`: the islands that have devices according to the fleet, with their groups; None: as
+        before. `processes`: the starts of their processes.
         """
         records = await self.process.up.ready()
-        records.notes.held(held)
+        if held is not None:
+            records.notes.held(held)
         records.syncer.measures.looked(processes, records.now_s())
         return records.syncer.measures.view(records.syncer.state), records.status()
 
