@@ -37,6 +37,16 @@ class Following:
         self._busy: set[Fragment] = set()
         self._waiting: dict[Fragment, News] = {}
 
+    def catching_up(self, p: Fragment) -> bool:
+        """Return whether a thread of this fragment fetches or adopts another version at present.
+
+        A later version waits for it, and finds its own delta among the missed ones. So its payload
+        need not be fetched: over a thin link every delta would be sent twice, and a learner that is
+        behind would never catch up.
+        """
+        with self._lock:
+            return p in self._busy
+
     def offer(self, publication: Publication, payload: Sent | None) -> None:
         """Adopt a version; return at once if that has to wait for a shard, or for another thread.
 

@@ -121,7 +121,9 @@ def raising(error: BaseException) -> Any:
     def raises(*_: object) -> NoReturn:
         raise error
 
-    calls = {"outlive": raises, "had": lambda life: life == LIFE}
+    calls = {
+        "outlive": raises, "had": lambda life: life == LIFE, "catching_up": lambda *_: False,
+    }  # fmt: skip
     return cast("Learner", SimpleNamespace(**dict.fromkeys(CALLS, raises) | calls))
 
 
@@ -244,7 +246,11 @@ def test_joining_learners_do_not_block_hand_ins_or_offers(
         assert given.wait(WAIT_S)
 
     learner = SimpleNamespace(
-        moments=moments, hand_in=lambda *_: None, offer=lambda *_: None, copied=lambda _: (0, 1.0)
+        moments=moments,
+        hand_in=lambda *_: None,
+        offer=lambda *_: None,
+        catching_up=lambda *_: False,
+        copied=lambda _: (0, 1.0),
     )
     actor = island(learner)
     pools = {group: ThreadPoolExecutor(count) for group, count in THREADS.items()}
@@ -312,8 +318,13 @@ def test_ray_finds_the_thread_group_of_each_call() -> None:
 
 
 class Offered:
-    def __init__(self) -> None:
+    def __init__(self, *, behind: bool = False) -> None:
         self.payloads: list[object] = []
+        self.behind = behind
+
+    def catching_up(self, life: Life, p: Fragment) -> bool:
+        assert (life, p) == (LIFE, SAID.fragment)
+        return self.behind
 
     def offer(self, life: Life, said: Publication, payload: object) -> None:
         self.payloads.append(payload)
@@ -345,6 +356,10 @@ def test_unfetchable_payload_is_left_to_be_requested_from_the_shard(
     failure = island(offered).offer(LIFE, SAID, cast("Any", [Stored()]))
     assert offered.payloads == [None]
     assert failure == (None if told is None else Failure(Reason.STORE, told, ends=False))
+    behind = Offered(behind=True)
+    failure = island(behind).offer(LIFE, SAID, cast("Any", [Stored()]))
+    assert failure is None, "it catches up, so that the payload is among those that it missed"
+    assert behind.payloads == [None]
 
 
 def test_version_without_room_is_offered_without_a_payload(

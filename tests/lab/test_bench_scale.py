@@ -53,6 +53,8 @@ LAYOUT = layout_of(CONFIG)
 MATERIAL = material_of(CONFIG, LAYOUT)
 LIFE = Life(Island("crew-0.1"), Incarnation(1))
 F0 = Fragment(0)
+WIRE_DOWN = built_in(CONFIG.sync.wire_down)
+DIFFERENCE = encode(WIRE_DOWN, np.ones(LAYOUT.sizes[F0], np.float32))
 STEP_S = 1e-4
 """The step time of a learner that tests need not wait for."""
 
@@ -151,7 +153,7 @@ def test_light_learner_adopts_offers_and_reports_them() -> None:
         payload = encode(built_in(CONFIG.sync.wire_down), flat)
         for version in (Version(0, 8), Version(0, 9)):
             said = Publication(F0, version, Version(0, version.number - 1), ())
-            await learner.offer(LIFE, said, payload)
+            learner.offer(LIFE, said, payload)
             await until(
                 lambda version=version: (
                     script.adoptions[-1:] != [] and script.adoptions[-1].version == version
@@ -173,7 +175,7 @@ def test_light_learner_fetches_what_it_missed() -> None:
         payload = encode(built_in(CONFIG.sync.wire_down), np.ones(LAYOUT.sizes[F0], np.float32))
         for number, comes_to in ((9, 9), (12, 13), (10, 13), (14, 14)):
             said = Publication(F0, Version(0, number), Version(0, number - 1), ())
-            await learner.offer(LIFE, said, payload)
+            learner.offer(LIFE, said, payload)
             await until(
                 lambda number=comes_to: (
                     script.adoptions[-1:] != [] and script.adoptions[-1].version.number == number
@@ -186,11 +188,51 @@ def test_light_learner_fetches_what_it_missed() -> None:
     assert versions == [(7, 8), (9, 11)]
 
 
+def test_light_learner_that_catches_up_fetches_no_difference_twice() -> None:
+    """Offers that come during a fetch wait for it; the newest one names all that is missed then."""
+    script, shard_answers = Script(), asyncio.Event()
+    answer = script.missed
+
+    async def slow(p: Fragment, older: Version, newer: Version) -> list[Payload]:
+        await shard_answers.wait()
+        found = await answer(p, older, newer)
+        return found if isinstance(found, list) else [encode(WIRE_DOWN, found[1])] * 4
+
+    async def story(learner: LightLearner) -> None:
+        script.missed = slow
+        assert not learner.catching_up(F0)
+        learner.offer(LIFE, Publication(F0, Version(0, 9), Version(0, 8), ()), DIFFERENCE)
+        for number in (10, 12, 11):
+            assert learner.catching_up(F0)
+            learner.offer(LIFE, Publication(F0, Version(0, number), Version(0, 8), ()), None)
+        shard_answers.set()
+        await until(
+            lambda: script.adoptions[-1:] != [] and script.adoptions[-1].version.number == 12
+        )
+        assert not learner.catching_up(F0)
+
+    lived(script, story)
+    asked = [(older.number, newer.number) for older, newer in script.asked]
+    assert asked == [(7, 8), (9, 12)]
+
+
+def test_light_learner_that_cannot_follow_raises() -> None:
+    script = Script()
+
+    async def story(learner: LightLearner) -> None:
+        wrong = np.zeros(3, np.uint8)
+        learner.offer(LIFE, Publication(F0, Version(0, 8), Version(0, 7), ()), wrong)
+        await turned_away(learner)
+
+    with pytest.raises(RunFailed, match=r"crew-0\.1 cannot follow"):
+        lived(script, story)
+
+
 def test_light_learner_fetches_a_version_without_payload() -> None:
     script = Script()
 
     async def story(learner: LightLearner) -> None:
-        await learner.offer(LIFE, Publication(F0, Version(0, 8), Version(0, 7), ()), None)
+        learner.offer(LIFE, Publication(F0, Version(0, 8), Version(0, 7), ()), None)
         await until(lambda: script.adoptions[-1:] != [])
         assert script.adoptions[-1].version == Version(0, 8)
 

@@ -23,6 +23,7 @@ through an actor of its own (`stub_actor`, `baseline_actor`).
     baseline_actor        an island's actor that trains with the others or alone, on request
     scale                 the cost and latency of one syncer, by number of learners
     stub_learner          a learner without a model; hundreds of them share a core
+    stub_lanes            one fetch of a fragment at a time, and the newest offer waits
     stub_material         the shared parts of stub learners: pace, deltas, a link
     stub_actor            the actor that holds many stub learners
     embedded_core         a syncer and shards on an embedded Ray, and nothing else

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import ray
@@ -185,11 +185,14 @@ class CrewActor:
     async def offer(
         self, life: Life, publication: Publication, boxed: Sequence[Payload | ray.ObjectRef]
     ) -> None:
-        """Fetch the difference, if there is one, and offer the version to the learner."""
-        payload: Any = None
-        for each in boxed:
+        """Fetch the difference, if there is one, and offer the version to the learner.
+
+        As with a real learner, none is fetched while it catches up.
+        """
+        learner, payload = self._learners[life.island], cast("Payload | None", None)
+        for each in () if learner.catching_up(publication.fragment) else boxed:
             payload = await each if isinstance(each, ray.ObjectRef) else each
-        await self._learners[life.island].offer(life, publication, payload)
+        learner.offer(life, publication, payload)
 
     async def refused(self, contribution: ContributionId) -> None:
         """Do nothing: a stub has no rounding errors to restore."""

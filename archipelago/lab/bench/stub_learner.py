@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
+from archipelago.lab.bench.stub_lanes import StubLanes
 from archipelago.lab.bench.stub_material import Material, StubLink, StubPace
 from archipelago.lab.simulation.lease_reader import Pages
 from cluster.tasks import Tasks
@@ -81,6 +82,8 @@ class LightLearner:
         self._staying, self._progress = True, Progress(0, 0, Lease(0))
         self._pages: Pages
         self._known: list[Version] = []
+        self._lanes = StubLanes(self._follow, self._broke)
+        self._broken: BaseException | None = None
         self._asks: dict[Fragment, asyncio.Future[tuple[HandIn, Payload] | None]] = {}
         self._to_say = asyncio.Queue[Say | Want | None]()
 
@@ -115,6 +118,8 @@ class LightLearner:
                 waiter.set_result(None)
             self._to_say.put_nowait(None)
             await talker
+        if self._broken is not None:
+            raise RunFailed(f"{self.island} cannot follow: {self._broken!r}") from self._broken
 
     async def _versions(self) -> list[Version]:
         """Fetch the model as every joining learner does, and drop each fragment at once."""
@@ -164,11 +169,19 @@ class LightLearner:
             self._happens(Asked(fragment))
         return await waiter
 
-    async def offer(self, life: Life, publication: Publication, payload: Payload | None) -> None:
+    def catching_up(self, p: Fragment) -> bool:
+        """Return whether missed versions of this fragment are fetched at present."""
+        return self._lanes.busy(p)
+
+    def offer(self, life: Life, publication: Publication, payload: Payload | None) -> None:
         """Follow the published versions; the newest is adopted at the next step boundary."""
-        if not self._lives(life):
-            return
-        p, known = publication.fragment, self._known[publication.fragment]
+        if self._lives(life):
+            self._lanes.offer(publication, payload)
+
+    async def _follow(self, publication: Publication, payload: Payload | None) -> None:
+        """Decode the differences up to this version, and fetch those that were missed."""
+        p = publication.fragment
+        known = self._known[p]
         if publication.version <= known:
             return
         version, differences = publication.version, [] if payload is None else [payload]
@@ -184,8 +197,12 @@ class LightLearner:
         for each in differences:
             decode(each, self._material.deltas[p].size)
         self._known[p] = max(self._known[p], version)
-        if self._lives(life):
-            self._happens(Offered(p, self._known[p]))
+        self._happens(Offered(p, self._known[p]))
+
+    def _broke(self, error: BaseException) -> None:
+        """End this life, because a version could not be followed; `run` raises the error."""
+        self._broken = error
+        self.leave()
 
     def park(self) -> None:
         """Stop stepping, but continue to hand in."""

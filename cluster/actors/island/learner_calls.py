@@ -104,11 +104,14 @@ class LearnerCalls:
         """Offer a publication to the learner; return a failure if its payload could not be fetched.
 
         `boxed`: the payload, or a reference to it; empty if there was no room for it. Without a
-        payload the learner asks the shard for the versions that it lacks.
+        payload the learner asks the shard for the versions that it lacks. A learner that catches up
+        needs none, so none is fetched.
         """
         if (learner := self._learner()) is None:
             return None
         payload, failure = None, None
+        if learner.catching_up(life, publication.fragment):
+            boxed = ()
         try:
             for each in boxed:
                 payload = ray.get(each) if isinstance(each, ray.ObjectRef) else each
