@@ -16,7 +16,11 @@ def tell(bench: str, figures: Mapping[str, object], talk: Console, *, as_json: b
     if as_json:
         print(json_text(figures))
         return
-    talk.print(figures_table({k: v for k, v in figures.items() if k != "rows"}))
+    parts = {k: v for k, v in figures.items() if isinstance(v, dict)}
+    talk.print(figures_table({k: v for k, v in figures.items() if k not in {"rows", *parts}}))
+    for name, part in parts.items():
+        talk.print(f"[bold]{name}")
+        talk.print(figures_table(part))
     for name, goal in GOALS.get(bench, {}).items():
         talk.print(f"{name}: {goal}: {verdict(goal, name, figures)}")
     rows = figures.get("rows")

@@ -12,26 +12,40 @@ from rich.console import Console
 from archipelago.cli.bench_output import tell
 from archipelago.cli.options import Json
 
+CUT_S = 60.0
+"""The usual cut in seconds: Ray does not give up the node yet."""
+LONG_CUT_S = 240.0
+"""The long cut in seconds: Ray has ended the node by then."""
+
 
 def wan(
     full: Annotated[bool, typer.Option("--full", help="Also other links; an hour.")] = False,
     quorum: Annotated[int, typer.Option(min=1, max=4, help="K of decoupled training.")] = 4,
     quick: Annotated[bool, typer.Option("--quick", help="A small model; four minutes.")] = False,
+    cut: Annotated[
+        float | None, typer.Option(min=1.0, metavar="SECONDS", help="Only a run with such a cut.")
+    ] = None,
+    regions: Annotated[int, typer.Option(min=3, help="How many, of the run with a cut.")] = 4,
     as_json: Json = False,
 ) -> None:
     """Measure merged tokens per second over four regions with thin, long links; needs root.
 
     The point stands for 12 billion parameters, 2 Gbit/s and steps of 5 s: a link of 0.2 Gbit/s and
     80 ms, 48 million parameters, steps of 0.2 s. A step is idle time. With a quorum below 4, merges
-    begin while regions are still joining.
+    begin while regions are still joining. In a further run of a small model the link of a region is
+    cut for a minute.
 
     Example: archipelago bench wan --json
     """
     from archipelago.lab.bench import wan as bench_wan
+    from archipelago.lab.bench import wan_cut
+    from archipelago.lab.bench.wan_cut import CutPlan
 
     console = Console(file=sys.stderr if as_json else sys.stdout)
     main, small = (replace(each, quorum=quorum) for each in (bench_wan.MAIN, bench_wan.QUICK))
-    if quick:
+    if cut is not None:
+        figures = wan_cut.cut_off(CutPlan(cut, regions), console.print)
+    elif quick:
         figures = bench_wan.wan(
             [small],
             methods=["data-parallel", "decoupled"],
@@ -46,5 +60,15 @@ def wan(
             rest += [replace(main, gbit=gbit) for gbit in (0.1, 0.4)]
             points = [*rest, *points]
         methods = ["data-parallel", "diloco", "streaming", "decoupled"]
-        figures = bench_wan.wan(points, methods=methods, say=console.print)
-    tell("wan", figures, console, as_json=as_json)
+        figures = bench_wan.wan(
+            points,
+            methods=methods,
+            methods_elsewhere=None if full else ["data-parallel", "decoupled"],
+            say=console.print,
+        )
+        figures["cut"] = wan_cut.cut_off(CutPlan(CUT_S, regions), console.print)
+        if full:
+            figures["long_cut"] = wan_cut.cut_off(CutPlan(LONG_CUT_S, regions), console.print)
+            half = CutPlan(0.0, regions, slowness=2.0)
+            figures["slow_region"] = wan_cut.slow(half, console.print)
+    tell("wan" if cut is None else "cut", figures, console, as_json=as_json)

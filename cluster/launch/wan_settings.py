@@ -66,6 +66,12 @@ class WanSettings:
         return "\n".join(lines)
 
 
+FAILED_CHECKS = 12
+"""Failed checks in a row after which Ray gives a node up: 156 s of silence, 36 s of refusals."""
+RECONNECT_S = 180
+"""Seconds after which a node that is cut off ends itself; not before the head gives it up."""
+
+
 def settings_for(gbit: float, rtt_ms: float) -> WanSettings:
     """Return the settings of every node for links of this bandwidth and round-trip time."""
     product = int(gbit * 1e9 / 8 * rtt_ms / 1000)
@@ -110,6 +116,12 @@ def _ray(gbit: float, rtt_ms: float) -> tuple[NodeSetting, ...]:
         ),
         "RAY_gcs_grpc_min_reconnect_backoff_ms": (
             str(reconnect_ms), "Ray uses it as the timeout of a connection, too."
+        ),
+        "RAY_health_check_failure_threshold": (
+            str(FAILED_CHECKS), "A node is given up after up to 13 s for each; the default is 5."
+        ),
+        "RAY_gcs_rpc_server_reconnect_timeout_s": (
+            str(RECONNECT_S), "A node that does not reach the head for so long ends itself."
         ),
     }  # fmt: skip
     others = {

@@ -165,6 +165,9 @@ def test_settings_are_printed_as_lines_and_as_json() -> None:
     figures = json.loads(CliRunner().invoke(app, words).stdout)
     assert figures["bandwidth_delay_product_bytes"] == 40_000_000
     assert figures["ray"]["RAY_gcs_grpc_min_reconnect_backoff_ms"] == "1000"
+    head_s = 13 * int(figures["ray"]["RAY_health_check_failure_threshold"])
+    node_s = int(figures["ray"]["RAY_gcs_rpc_server_reconnect_timeout_s"])
+    assert 120 < head_s < node_s < 240, "two minutes without a link end no node, four minutes do"
 
 
 def test_root_and_tools_are_needed() -> None:

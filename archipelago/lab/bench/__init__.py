@@ -50,6 +50,7 @@ through an actor of its own (`stub_actor`, `baseline_actor`).
     wan                   methods over thin, long links between regions on this machine
     wan_decoupled         the decoupled side: a real syncer and shards, paced stand-ins
     wan_ring              the other methods: a ring all-reduce over plain TCP
+    wan_cut               a real run while one region is cut off, or slow
     goals                 the targets of the figures, and whether they are reached
     stats                 medians with their intervals, and the demo's configuration
     tables                writes the output of the benchmarks into docs/lab/benchmarks.md

@@ -74,11 +74,14 @@ def wan(
     points: Sequence[WanPoint],
     *,
     methods: Sequence[str],
+    methods_elsewhere: Sequence[str] | None = None,
     choices: Sequence[tuple[int, int]] = CHOICES,
     periods: int = PERIODS,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Measure methods at points; the last point decides `speedup`.
+
+    `methods_elsewhere`: those at the other points; None: the same.
 
     Errors: `UserMistake` without root or network tools; `RunFailed`.
     """
@@ -86,12 +89,13 @@ def wan(
     figures: dict[str, Any] = {"scaled_point": points[-1].scaled, "rows": rows}
     for point in points:
         network = Network.planned(NAME, PREFIX, REGIONS, point.gbit, point.rtt_ms)
-        needs_ray = "decoupled" in methods
+        here = methods if point == points[-1] or methods_elsewhere is None else methods_elsewhere
+        needs_ray = "decoupled" in here
         size = nodes.NodeSize(cpus=2.0, store_mb=STORE_MB) if needs_ray else None
         with rig.running(network, say, size=size):
             if needs_ray and point == points[-1]:
                 figures |= _transfer(network, say)
-            for method in methods:
+            for method in here:
                 row = _row(network, point, method, choices, periods)
                 say(_line(row))
                 rows.append(row)

@@ -1,0 +1,45 @@
+"""The parts of the run with a cut of `bench wan` that need no network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from archipelago.cli.bench_output import tell
+from archipelago.lab.bench.wan_cut import BATCH, WINDOW, CutPlan, config_of, ledger_of, taking_part
+
+
+def test_every_region_has_one_island_with_its_pace() -> None:
+    plan = CutPlan(0.0, regions=3, step_s=0.5, slowness=2.0)
+    config = config_of(plan)
+    assert [each.group for each in config.islands] == ["r0", "r1", "r2"]
+    assert [each.label_selector for each in config.islands] == [
+        {"region": name} for name in plan.names
+    ]
+    assert [each.step_s for each in config.islands] == [0.5, 0.5, 1.0]
+    assert sum(plan.tokens_per_s) == pytest.approx(2.5 * BATCH * WINDOW / 0.5)
+
+
+def test_region_takes_part_if_it_is_in_the_last_merge_of_every_fragment() -> None:
+    def look(*participants: list[str]) -> dict[str, Any]:
+        return {"fragments": [{"participants": each} for each in participants]}
+
+    assert taking_part(look(["r0-0", "r1-0"], ["r1-0"])) == {"r1"}
+    assert taking_part(look(["r0-0"], [])) == set()
+    assert taking_part(look()) == set(), "there is no model yet"
+
+
+@pytest.mark.parametrize(("lost", "balanced"), [(2, True), (3, False)])
+def test_ledger_is_balanced_only_if_every_token_has_one_fate(lost: int, balanced: bool) -> None:
+    fates = {"tokens_merged": 5, "tokens_discarded": 1, "tokens_lost": lost}
+    found = ledger_of({"tokens_trained": 8, "tokens_outstanding": 0, **fates})
+    assert found["balanced"] is balanced
+
+
+def test_figures_of_a_part_are_printed_under_its_name() -> None:
+    console = Console(width=80, record=True)
+    tell("none", {"speedup": 3.0, "cut": {"back_s": 24.5}}, console, as_json=False)
+    lines = [line.split() for line in console.export_text().splitlines()]
+    assert lines == [["speedup", "3"], ["cut"], ["back_s", "24.5"]]
