@@ -35,17 +35,18 @@ class Following:
         self._downlink, self._came, self._broke = downlink, came, broke
         self._lock = threading.Lock()
         self._busy: set[Fragment] = set()
+        self._asking: set[Fragment] = set()
         self._waiting: dict[Fragment, News] = {}
 
     def catching_up(self, p: Fragment) -> bool:
-        """Return whether a thread of this fragment fetches or adopts another version at present.
+        """Return whether missed versions of this fragment are fetched at present.
 
         A later version waits for it, and finds its own delta among the missed ones. So its payload
         need not be fetched: over a thin link every delta would be sent twice, and a learner that is
         behind would never catch up.
         """
         with self._lock:
-            return p in self._busy
+            return p in self._asking
 
     def offer(self, publication: Publication, payload: Sent | None) -> None:
         """Adopt a version; return at once if that has to wait for a shard, or for another thread.
@@ -87,7 +88,7 @@ class Following:
         """
         held = True
         try:
-            found = self._downlink.follow(publication, payload)
+            found = self._fetched(p, publication, payload)
             held = (news := self._next(p)) is not None
             if found is not None:
                 self._came(publication, found)
@@ -96,6 +97,19 @@ class Following:
                 self._leave(p)
             raise
         return news
+
+    def _fetched(
+        self, p: Fragment, publication: Publication, payload: Sent | None
+    ) -> Public | None:
+        """Return the public fragment of a version, after what was missed; None as in `Downlink`."""
+        if self._downlink.lacks(publication, payload):
+            with self._lock:
+                self._asking.add(p)
+        try:
+            return self._downlink.follow(publication, payload)
+        finally:
+            with self._lock:
+                self._asking.discard(p)
 
     def _next(self, p: Fragment) -> News | None:
         """Return the waiting version; None if there is none, and then the lane is free."""
