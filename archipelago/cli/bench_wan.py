@@ -11,6 +11,7 @@ from rich.console import Console
 
 from archipelago.cli.bench_output import tell
 from archipelago.cli.options import Json
+from coordinator.errors import UserMistake
 
 CUT_S = 60.0
 """The usual cut in seconds: Ray does not give up the node yet."""
@@ -41,6 +42,8 @@ def wan(
     from archipelago.lab.bench import wan_cut
     from archipelago.lab.bench.wan_cut import CutPlan
 
+    if cut is not None and (full or quick):
+        raise UserMistake("--cut is a run of its own: leave out --full and --quick")
     console = Console(file=sys.stderr if as_json else sys.stdout)
     main, small = (replace(each, quorum=quorum) for each in (bench_wan.MAIN, bench_wan.QUICK))
     if cut is not None:

@@ -57,7 +57,7 @@ class ReconcileLoop:
         Errors: `Unavailable` if the syncer does not answer; any error that ends the run.
         """
         islands = self._islands
-        held = islands.with_devices() if self._has_acted else None  # none is placed before
+        held = islands.with_devices() if self._has_acted else None  # the first look places them
         view, status = self._core.look(held, islands.process_starts())
         now_s = time.monotonic()
         if view.t > self._t:

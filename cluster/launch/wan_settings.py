@@ -19,6 +19,10 @@ LARGEST_OBJECT_BYTES = 2 * 2**30
 """The object for whose transfer the timeouts must suffice, at a quarter of the link."""
 RECONNECT_DELAYS = 8
 """The least backoff of a reconnection in one-way delays: Ray uses it as timeout of the connect."""
+FAILED_CHECKS = 12
+"""Failed checks in a row after which Ray gives a node up: 156 s of silence, 36 s of refusals."""
+RECONNECT_S = 180
+"""Seconds after which a node that is cut off ends itself; not before the head gives it up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +68,6 @@ class WanSettings:
         for each in self.ray:
             lines += [f"# {each.why}", f"export {each.name}={each.value}"]
         return "\n".join(lines)
-
-
-FAILED_CHECKS = 12
-"""Failed checks in a row after which Ray gives a node up: 156 s of silence, 36 s of refusals."""
-RECONNECT_S = 180
-"""Seconds after which a node that is cut off ends itself; not before the head gives it up."""
 
 
 def settings_for(gbit: float, rtt_ms: float) -> WanSettings:

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from archipelago.cli.bench_output import tell
+from archipelago.cli.main import app
 from archipelago.lab.bench.wan_cut import BATCH, WINDOW, CutPlan, config_of, ledger_of, taking_part
+from coordinator.errors import UserMistake
 
 
 def test_every_region_has_one_island_with_its_pace() -> None:
@@ -36,6 +39,13 @@ def test_ledger_is_balanced_only_if_every_token_has_one_fate(lost: int, balanced
     fates = {"tokens_merged": 5, "tokens_discarded": 1, "tokens_lost": lost}
     found = ledger_of({"tokens_trained": 8, "tokens_outstanding": 0, **fates})
     assert found["balanced"] is balanced
+
+
+@pytest.mark.parametrize("other", ["--full", "--quick"])
+def test_cut_is_a_run_of_its_own(other: str) -> None:
+    found = CliRunner().invoke(app, ["bench", "wan", "--cut", "60", other])
+    assert isinstance(found.exception, UserMistake)
+    assert "--cut is a run of its own" in str(found.exception)
 
 
 def test_figures_of_a_part_are_printed_under_its_name() -> None:

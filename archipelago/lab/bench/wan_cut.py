@@ -6,7 +6,6 @@ of the other regions, the time until the region is back in the merges, and the f
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -38,7 +37,7 @@ FATES = ("merged", "discarded", "lost", "outstanding")
 
 @dataclass(frozen=True, slots=True)
 class CutPlan:
-    """The links, the pace, and how long what is measured."""
+    """The links, the pace of the islands, and the seconds of the cut and before it."""
 
     cut_s: float
     """Seconds of the cut; 0: no region is cut off."""
@@ -98,8 +97,6 @@ def cut_off(plan: CutPlan, say: Callable[[str], None]) -> dict[str, Any]:
         if not summary:
             raise RunFailed(f"the run has no summary:\n{errors[-2000:]}")
         story = Story.of(run.run_dir)
-    others = sum(plan.tokens_per_s[:-1])
-    passed_s = last["unix_s"] - cut_unix_s
     usual_rate = _rate(before, usual, "tokens_merged")
     return {
         "method": "cut",
@@ -109,8 +106,7 @@ def cut_off(plan: CutPlan, say: Callable[[str], None]) -> dict[str, Any]:
         "grace_s": last["grace_s"],
         "usual_gap_s": story.gap_s(usual["unix_s"] - plan.usual_s, usual["unix_s"]),
         "cut_gap_s": story.gap_s(cut_unix_s, healed_unix_s),
-        "others_merged": (last["tokens_merged"] - usual["tokens_merged"])
-        / (others * (passed_s + cut_unix_s - usual["unix_s"])),
+        "others_merged": _rate(usual, last, "tokens_merged") / sum(plan.tokens_per_s[:-1]),
         "node_ended": node_ended,
         "back_s": back_s,
         "merged_of_usual": _rate(usual, back, "tokens_merged") / usual_rate,
@@ -152,10 +148,10 @@ def _run(plan: CutPlan, say: Callable[[str], None]) -> Generator[tuple[Network, 
         path.write_text(config_of(plan).toml())
         address = f"{network.address(0)}:{nodes.PORT}"
         words = ["run", str(path), "--json", "--run-dir", str(run_dir), "--address", address]
-        home = kernel.inside(network.namespace(network.regions[0]), sys.executable)
+        python = kernel.inside(network.namespace(network.regions[0]), sys.executable)
         environment = nodes.environment(network) | {"HOME": folder}
-        process = started([*home, "-m", "archipelago", *words], environment, Path(folder))
-        run = ChildRun(process, Path(folder), run_dir, plan.regions, dict(os.environ))
+        process = started([*python, "-m", "archipelago", *words], environment, Path(folder))
+        run = ChildRun(process, Path(folder), run_dir, plan.regions, environment)
         try:
             with ends_on_sigterm():
                 yield network, run
