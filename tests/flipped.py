@@ -178,7 +178,7 @@ def main() -> int:
         is_good = world.largest[0] < MOST_FACTOR if shape.drift else noticed
         missed += not is_good or percent > MOST_PERCENT
         print(
-            f"seed {seed}: {'on trial' if world.noticed else 'not on trial'} after {world.merges} merges, "
+            f"seed {seed}: {'' if world.noticed else 'not '}on trial after {world.merges} merges, "
             f"longest merged before: {world.largest[0]:.1f} of the others, and in later lives: "
             f"{world.largest[1]:.1f}, "
             f"loss {flipped:.4f}, without the island {alone:.4f}: {percent:+.2f} %",

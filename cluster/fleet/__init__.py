@@ -51,6 +51,7 @@ and is pure; `reconcile_loop` observes, asks it, and carries its actions out ove
     loss_course      the loss of a run beside the expected one
     metrics          every metric, declared once
     ray_metrics      the metrics on the pages of Ray's metrics agents
+    exposition       the metrics as the text that Prometheus reads
     exporter         the Prometheus target of a run
     http_port        the answers of that port: /, /events, /metrics, /status, /healthz
     http_access      which request that port admits, and links to the page

@@ -2,47 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from cluster.config.schema import Config, MonitorConfig
 from cluster.fleet.http_port import HttpPort, make_token, write_token
-from cluster.fleet.metrics import METRICS, PREFIX, Kind
 from cluster.status import RunStatus
 from cluster.storage.files import write, write_json
 from cluster.storage.metrics_log import LOOKS
 from cluster.storage.runs import CONFIG, TARGET, TOKEN, Live, announce
 from coordinator.errors import UserMistake
-
-
-class _OfRun(Collector):
-    """A collector that reads all metrics from one status, so that a scrape is consistent."""
-
-    def __init__(self, status: Callable[[], RunStatus | None]) -> None:
-        self._status = status
-
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing: registration must not ask for a status."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield every metric, read from the present status."""
-        if (status := self._status()) is None:
-            return
-        for declared in METRICS:
-            family: Any = GaugeMetricFamily
-            if declared.kind is Kind.COUNTER:
-                family = CounterMetricFamily
-            metric = family(PREFIX + declared.name, declared.help, labels=("run", *declared.labels))
-            for labels, value in declared.read(status):
-                metric.add_metric((status["run"], *labels), value)
-            yield metric
 
 
 class Exporter:
@@ -59,8 +29,6 @@ class Exporter:
         self._files = [run_dir / TARGET]
         if not monitor.ray_metrics:
             self._files.append(targets_of(monitor) / f"{run_dir.name}.json")
-        self._registry = CollectorRegistry()
-        self._registry.register(_OfRun(status))
         self._server: HttpPort | None = None
         self._token = make_token()
         self._wanted = False
@@ -107,7 +75,7 @@ class Exporter:
         host, port = self._monitor.metrics_host, self._monitor.metrics_port
         history = self._run_dir / LOOKS
         try:
-            self._server = HttpPort(self._registry, self._status, self._token, host, port, history)
+            self._server = HttpPort(self._status, self._token, host, port, history)
         except OSError as error:
             return (
                 f"monitor.metrics_port: {host}:{port} cannot be listened at: {error.strerror}; "

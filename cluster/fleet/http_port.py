@@ -19,10 +19,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 
 from cluster.fleet import http_server
+from cluster.fleet.exposition import CONTENT_TYPE, metrics_text
 from cluster.fleet.http_access import Access, AskedPage, Verdict, page_url
 from cluster.fleet.http_server import Connections, HttpServer
 from cluster.fleet.page_feed import PageFeed
@@ -63,7 +62,7 @@ REFUSALS = {
 USED = "this link was opened before, or is too old; `archipelago page RUN` prints a new one\n"
 OPENED = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>Archipelago</title>'
-    '<meta http-equiv="refresh" content="0;url=/">'
+    '<link rel="icon" href="data:,"><meta http-equiv="refresh" content="0;url=/">'
 )
 """The answer to a link: the browser goes to the page from here, and so sends the new cookie."""
 
@@ -112,7 +111,6 @@ class HttpPort:
 
     def __init__(
         self,
-        registry: CollectorRegistry,
         status: Callable[[], RunStatus | None],
         token: str,
         host: str,
@@ -123,7 +121,7 @@ class HttpPort:
 
         Errors: `OSError` if the port cannot be opened.
         """
-        self._registry, self._status, self._feed = registry, status, PageFeed()
+        self._status, self._feed = status, PageFeed()
         self._history, self._host = history, host
         names = frozenset({host, socket.gethostname()})
         self._access = Access(token, names, lambda: secrets.token_urlsafe(24))
@@ -204,8 +202,9 @@ class HttpPort:
         return web.Response(body=content, headers={"Content-Type": f"{kind}; charset=utf-8"})
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        encode, kind = choose_encoder(request.headers.get("Accept", ""))
-        response = web.Response(body=encode(self._registry), headers={"Content-Type": kind})
+        seen = self._status()
+        text = b"" if seen is None else metrics_text(seen).encode()
+        response = web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
         response.enable_compression()
         return response
 

@@ -182,6 +182,10 @@ def json_text(value: object, *, indent: int | None = None) -> str:
 
     An object lists them under "not_finite", up to `NAMED` of them by name.
     """
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except (TypeError, ValueError):  # there may be numbers that are not finite, or other mappings
+        pass
     not_finite: list[str] = []
     plain = _finite(value, "", not_finite)
     if not_finite and isinstance(plain, dict):

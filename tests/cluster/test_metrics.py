@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import socketserver
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from archipelago.cli.watch import looks
 from cluster.config.schema import MonitorConfig
 from cluster.fleet.exporter import Exporter
-from cluster.fleet.metrics import METRICS
+from cluster.fleet.exposition import metrics_text
+from cluster.fleet.metrics import METRICS, PREFIX, Kind
 from cluster.fleet.ray_metrics import EVERY_S, RayMetrics
 from cluster.launch.remote_status import status_at
 from cluster.status import ExpectedStatus, Figures, IslandState, LinkStatus, RunStatus
@@ -100,6 +107,59 @@ def test_every_metric_is_scraped_with_its_labels(tmp_path: Path, monitor: Monito
         exporter.stop()
     assert not (tmp_path / "targets" / "demo-1.json").exists()
     assert not (tmp_path / "demo-1" / TARGET).exists()
+
+
+class OfLibrary(Collector):
+    """All metrics as `prometheus_client` has them."""
+
+    def __init__(self, status: RunStatus) -> None:
+        self._status = status
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        for declared in METRICS:
+            kind: Any = CounterMetricFamily if declared.kind is Kind.COUNTER else GaugeMetricFamily
+            metric = kind(PREFIX + declared.name, declared.help, labels=("run", *declared.labels))
+            for labels, value in declared.read(self._status):
+                metric.add_metric((self._status["run"], *labels), value)
+            yield metric
+
+
+def test_text_of_the_metrics_is_that_of_the_library() -> None:
+    status = a_full_status()
+    status["islands"][0]["group"] = 'a "quoted" \\ group\nof two lines'
+    losses = math.nan, math.inf, -math.inf, 1e-7, 3.4e38
+    status["islands"] = [
+        {**status["islands"][0], "island": f"i{place}", "loss": loss}
+        for place, loss in enumerate(losses)
+    ]
+    registry = CollectorRegistry()
+    registry.register(OfLibrary(status))
+    found, wanted = (
+        [
+            (
+                family.name,
+                family.type,
+                family.documentation,
+                sample.name,
+                sample.labels,
+                repr(sample.value),
+            )
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        ]
+        for text in (metrics_text(status), generate_latest(registry).decode())
+    )
+    assert found == wanted
+    assert "quoted" in str(found)
+    assert all(each in str(found) for each in ("nan", "inf", "-inf", "1e-07", "3.4e+38"))
+
+
+def test_names_of_metrics_and_labels_need_no_escapes() -> None:
+    names = [name for metric in METRICS for name in (metric.full_name, *metric.labels)]
+    assert [name for name in names if not re.fullmatch("[a-z][a-z0-9_]*", name)] == []
 
 
 def test_target_is_not_written_if_ray_exports_the_metrics(
