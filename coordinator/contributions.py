@@ -8,6 +8,7 @@ from coordinator.lives import distrust, lose, progressed, void
 from coordinator.membership import (
     REFUSALS_UNTIL_QUARANTINE,
     SPEAKING,
+    STRICT_FOR,
     Member,
     Status,
     live,
@@ -90,6 +91,8 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
         moments=fragment.moments,
         others=_others(rule, state, life.island),
         own=life.island if rule.edition >= 2 else None,
+        newest=rule.edition >= 3,
+        factor=norms.STRICT_FACTOR if member.strict else norms.OUTLIER_FACTOR,
     )
     if refusal is not None:
         state = replace(state, ledger=ledger.refuse(accounts, c, refusal.fate))
@@ -107,7 +110,16 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
         passed_windows = leases.windows_in(member.held[: -len(held) or None], rule.lease_windows)
         vouched = max(member.vouched, c.id.to_step)
         member = replace(member, passed=member.passed + passed_windows, vouched=vouched)
-    member = replace(member, refusals=0, quarantines=0, covered=covered, held=held)
+    strict = max(0, member.strict - 1)
+    quarantines = member.quarantines if strict else 0
+    member = replace(
+        member,
+        refusals=0,
+        quarantines=quarantines,
+        strict=strict,
+        covered=covered,
+        held=held,
+    )
     origin = life.island if rule.bounded else None
     fragment = replace(
         fragment,
@@ -252,8 +264,9 @@ def refused(
 
     If learners wait for adoption (overlap 0), the first refusal quarantines, because no learner
     could continue. An island that is quarantined again and again may join only after an exponential
-    back-off. With overlap 0, a learner whose contribution was merely too stale is asked again,
-    since all wait for it.
+    back-off. After a quarantine for norms a strict limit applies to its next ones (edition 3). With
+    overlap 0, a learner whose contribution was merely too stale is asked again, since all wait for
+    it.
     """
     discard = Discard(c, refusal.fate, refusal.why, refusal.cause)
     if refusal.fate is not Fate.GATE:
@@ -263,5 +276,7 @@ def refused(
     if rule.overlap > 0 and member.refusals < REFUSALS_UNTIL_QUARANTINE:
         return state, (discard,)
     why = f"{member.refusals} contributions refused in a row, the last one for {refusal.why}"
+    if rule.edition >= 3 and refusal.cause in OF_NORMS:
+        member = replace(member, strict=STRICT_FOR)
     state, effects = distrust(rule, state, member, why, now_s)
     return state, (discard, *effects)

@@ -18,8 +18,9 @@ from __future__ import annotations
 import math
 from collections.abc import Set
 from dataclasses import dataclass
+from functools import partial
 
-from coordinator.norms import Norms, limit
+from coordinator.norms import OUTLIER_FACTOR, Norms, limit
 from coordinator.protocol import Cause, Contribution, Fate, Island, Version
 
 
@@ -42,14 +43,17 @@ def inspect(
     moments: Norms,
     others: Set[Island] = frozenset(),
     own: Island | None = None,
+    newest: bool = False,
+    factor: float = OUTLIER_FACTOR,
 ) -> Refusal | None:
     """Return None if the contribution may be merged onto `current`, else the refusal.
 
     `norms`: the fragment's norms of deltas. `moments`: those of first moments, each over one step,
-    since they do not grow with the steps that a delta spans. `others`, `own`: the islands whose
-    norms it is compared with (`norms.limit`).
+    since they do not grow with the steps that a delta spans. `others`, `own`, `newest`, `factor`:
+    the norms that it is compared with, and how far it may exceed them (`norms.limit`).
     """
     c = contribution
+    most_of = partial(limit, others=others, own=own, newest=newest, factor=factor)
     if c.fingerprint != fingerprint:
         return Refusal(
             Fate.GATE, Cause.LAYOUT, f"layout {c.fingerprint}, the run's is {fingerprint}"
@@ -64,7 +68,7 @@ def inspect(
         return Refusal(Fate.STALE, Cause.STALE, why)
     if not math.isfinite(c.norm):
         return Refusal(Fate.GATE, Cause.NOT_FINITE, "numbers that are not finite")
-    if (most := limit(norms, c.spans_steps, others, own)) < c.norm:
+    if (most := most_of(norms, c.spans_steps)) < c.norm:
         steps = f"{c.spans_steps} step{'s' * (c.spans_steps > 1)}"
         why = f"norm {c.norm:.3g} over {steps}, the limit is {most:.3g}"
         return Refusal(Fate.GATE, Cause.NORM, why)
@@ -72,7 +76,7 @@ def inspect(
         return None
     if not math.isfinite(c.moments_norm):
         return Refusal(Fate.GATE, Cause.NOT_FINITE, "first moments that are not finite")
-    if (most := limit(moments, 1, others, own)) < c.moments_norm:
+    if (most := most_of(moments, 1)) < c.moments_norm:
         why = f"first moments of norm {c.moments_norm:.3g}, the limit is {most:.3g}"
         return Refusal(Fate.GATE, Cause.MOMENTS, why)
     return None

@@ -100,6 +100,7 @@ def join(rule: Rule, state: State, event: Join, now_s: float) -> Step:
         advanced_s=now_s,
         quarantines=0 if former is None else former.quarantines,
         trial=0 if former is None else former.trial,
+        strict=0 if former is None else former.strict,
         region=event.region,
         held=held,
     )

@@ -17,6 +17,12 @@ SILENCE_STEPS = 30.0
 """Silence timeout in steps of the learner's own; the longer of this and the seconds counts."""
 REFUSALS_UNTIL_QUARANTINE = 3
 """Refusals by the gate in a row after which the learner is quarantined."""
+STRICT_FOR = 64
+"""Contributions after a quarantine for norms to which a strict limit applies (edition 3).
+
+Without this, an island whose deltas grow steadily would be admitted again in each new life, because
+a life begins with short deltas, for which the limit is higher.
+"""
 BARRED_S, BARRED_DOUBLINGS = 5.0, 6
 """Back-off of an island that is quarantined again before it has contributed, in seconds.
 
@@ -64,7 +70,15 @@ class Member:
     refusals: int = 0
     """Refusals by the gate in a row."""
     quarantines: int = 0
-    """Quarantines of the island since its last admitted contribution, over all its lives."""
+    """Quarantines of the island since its last admitted contribution, over all its lives.
+
+    From edition 3 on, a contribution under the strict limit does not set it back to 0.
+    """
+    strict: int = 0
+    """Admitted contributions that it still owes before the usual limit of norms applies to it.
+
+    The count is kept over all lives of the island.
+    """
     barred_s: float = 0.0
     """Time before which the island may not join again."""
     against: int = 0
@@ -129,7 +143,8 @@ def suspended(member: Member, why: str, now_s: float) -> tuple[Member, str]:
     """Return the member with one more quarantine and its back-off, and the reason in words."""
     quarantines = member.quarantines + 1
     if (barred_s := barred_for_s(quarantines)) > 0:
-        times = f"{quarantines} times without a contribution between"
+        between = f"{STRICT_FOR} contributions" if member.strict else "a contribution"
+        times = f"{quarantines} times without {between} between"
         why += f"; quarantined {times}, barred for {barred_s:g} s"
     return replace(member, quarantines=quarantines, barred_s=now_s + barred_s), why
 

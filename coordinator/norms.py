@@ -23,6 +23,8 @@ NEEDED = 8
 """Number of norms below which nothing is called an outlier."""
 OUTLIER_FACTOR = 10.0
 """A norm up to this many times the median is always admitted."""
+STRICT_FACTOR = 5.0
+"""The factor for an island that was quarantined for its norms before (edition 3)."""
 OUTLIER_SPREADS = 8.0
 """A norm within this many median deviations (of the logarithm) of the median is admitted too."""
 CHANGED_FACTOR = 100.0
@@ -66,6 +68,9 @@ def limit(
     steps: int,
     others: Set[Island] = frozenset(),
     own: Island | None = None,
+    *,
+    newest: bool = False,
+    factor: float = OUTLIER_FACTOR,
 ) -> float:
     """Return the largest norm over `steps` that is in line with these.
 
@@ -82,6 +87,12 @@ def limit(
     of them are a thousand times too large, the limit is hundreds of times too large as well. Then
     the island's own norms count as those of one more. The limit stays between those that the two
     middle ones of the others alone would give.
+
+    `newest`: only the newest KEPT_OF_EACH norms of each island count, from edition 3 on. Norms fall
+    with the learning rate, and the median of all that are remembered would follow late: near the
+    end of a run, a norm of a hundred times the others' would be admitted.
+
+    `factor`: a norm up to this many times the median is admitted.
     """
     known = [sample for sample in norms.recent if sample.norm > 0]
     if len(known) < NEEDED:
@@ -93,6 +104,8 @@ def limit(
     by_island = len(other_samples) >= OTHERS_NEEDED
     if own is not None and len({sample.island for sample in other_samples}) % 2 == 0:
         other_samples = [sample for sample in known if sample.island in {*others, own}]
+    if newest:
+        other_samples = _newest(other_samples)
     highest, spread = -math.inf, math.inf
     for power in (1.0, 0.5):
         samples = other_samples if by_island else known
@@ -109,7 +122,17 @@ def limit(
             )
         highest = max(highest, median + power * math.log(steps))
         spread = min(spread, statistics.median([abs(logarithm - median) for logarithm in logs]))
-    return math.exp(highest + max(math.log(OUTLIER_FACTOR), OUTLIER_SPREADS * spread))
+    return math.exp(highest + max(math.log(factor), OUTLIER_SPREADS * spread))
+
+
+def _newest(samples: list[Sample]) -> list[Sample]:
+    """Return the newest KEPT_OF_EACH norms of each island."""
+    counts, newest = Counter[Island | None](), list[Sample]()
+    for sample in reversed(samples):
+        counts[sample.island] += 1
+        if counts[sample.island] <= KEPT_OF_EACH:
+            newest.append(sample)
+    return newest[::-1]
 
 
 def admit(norms: Norms, norm: float, steps: int, island: Island | None = None) -> Norms:

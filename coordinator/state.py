@@ -28,13 +28,15 @@ from coordinator.protocol import (
 from coordinator.roster import Roster
 from coordinator.schedule import Schedule
 
-EDITION = 2
+EDITION = 3
 """The newest edition of the rules.
 
 Edition 0 accepts an island's reports of its own progress unchecked; edition 1 does not. Edition 2
 compares an island's norms with its own, too, where the others cannot outvote one bad island, and
 ends a learner whose hand-in is accounted for already if all wait for it (overlap 0), and needs
 fewer merges to notice that one of two islands points the wrong way if there are few fragments.
+Edition 3 compares norms with the newest ones of each island only, and after a quarantine for norms
+a strict limit applies to the island's next contributions.
 
 A tape names the edition that answered its events, and a run keeps the edition that it began with.
 """

@@ -9,7 +9,7 @@ from coordinator.claims import CREDIT_S, MOST_UNREAD
 from coordinator.frozen import replace
 from coordinator.grace import slowest_in_pace
 from coordinator.membership import Status
-from coordinator.norms import NONE, OUTLIER_FACTOR, admit, limit
+from coordinator.norms import NONE, OUTLIER_FACTOR, STRICT_FACTOR, admit, limit
 from coordinator.orders import MOST_SHARE, weigh
 from coordinator.protocol import (
     Adopted,
@@ -217,6 +217,22 @@ def test_stops_norm_drift_before_ten_times_the_norm_of_the_others(
             known = admit(known, mine, 4, name)
         norm *= 1.05
     raise AssertionError(f"it went on to {norm:.3g} times the usual norm")
+
+
+def test_limit_follows_norms_that_fall_with_the_learning_rate() -> None:
+    """At the end of a run, a norm of 70 times the others' was merged, and cost 20 % of the loss."""
+    names, known, norm = [Island(name) for name in "abc"], NONE, 1.0
+    for _ in range(40):
+        for name in names:
+            known = admit(known, norm, 4, name)
+        norm *= 0.9
+    others, own = frozenset(names) - {"c"}, Island("c")
+    assert limit(known, 4, others, own) > 60 * norm, "edition 2"
+    late = 0.9**-2.5  # the median of the newest four is two and a half rounds old
+    newest = limit(known, 4, others, own, newest=True)
+    assert newest == pytest.approx(OUTLIER_FACTOR * late * norm, rel=0.15)
+    strict = limit(known, 4, others, own, newest=True, factor=STRICT_FACTOR)
+    assert strict == pytest.approx(newest * STRICT_FACTOR / OUTLIER_FACTOR)
 
 
 @pytest.mark.parametrize("away", ["loud", "own"])

@@ -16,6 +16,7 @@ from archipelago.lab.checks.history import (
     PASSING,
     REFUSALS,
     REMEMBERED,
+    STRICT_FOR,
     JudgeMemory,
 )
 from coordinator.advance import advance
@@ -126,6 +127,7 @@ def _gate(
                 raise Violation("quarantine", text)
             if member.status is Status.QUARANTINED:
                 _bars(memory, before.members[life.island], member, now_s)
+            _strict(memory, before.members[life.island], member, refused.cause)
             healthy = made is not None and poison is None and not memory.truth.lied(life)
             if healthy and refused.cause in NEVER_OF_THE_HEALTHY:
                 raise Violation("healthy contributions are merged", f"{c.id}: {refused.why}")
@@ -135,8 +137,13 @@ def _gate(
         return  # a repeated message
     memory.refusals[life] = 0
     member = after.members[life.island]
-    if member.quarantines and not member.trial:
-        raise Violation("a contributor is trusted or on trial", f"{member}")
+    old = before.members[life.island]
+    if not member.trial and member.quarantines != (old.quarantines if old.strict > 1 else 0):
+        raise Violation("a contributor is trusted, on trial or under the strict limit", f"{member}")
+    if not member.trial and member.strict != max(0, old.strict - 1):
+        raise Violation(
+            "the strict limit ends after so many contributions", f"{old}, then {member}"
+        )
     if c.base > fragment.version or poison not in (None, *PASSING):
         raise Violation("the gate", f"{c} was admitted, poisoned by {poison}")
     if fragment.version.number - c.base.number > memory.rule.max_staleness:
@@ -147,6 +154,14 @@ def _gate(
         raise Violation("the gate", f"{c} was admitted, a thousand times too large")
     if not member.trial:
         memory.norms[p].append((c.norm, poison is not Poison.LOUD))
+
+
+def _strict(memory: JudgeMemory, old: Member, new: Member, cause: Cause | None) -> None:
+    """Check that a quarantine for norms begins the strict limit, and nothing else does."""
+    begins = new.status is Status.QUARANTINED and cause in (Cause.NORM, Cause.MOMENTS)
+    wanted = STRICT_FOR if begins and memory.rule.edition >= 3 else old.strict
+    if new.strict != wanted:
+        raise Violation("a quarantine for norms begins the strict limit", f"{old}, then {new}")
 
 
 def _bars(memory: JudgeMemory, old: Member, new: Member, now_s: float) -> None:

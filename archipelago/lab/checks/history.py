@@ -28,6 +28,8 @@ the rules.
 """
 BARRED_S, LONGEST_BARRED_S = 5.0, 320.0
 """The first and the longest time for which an island is barred, in seconds."""
+STRICT_FOR = 64
+"""Contributions after a quarantine for norms to which the strict limit applies."""
 REMEMBERED, MOST = 64, 0.7
 """Norms that define the usual one, and the share of them that must be healthy to be certain."""
 PASSING = (Poison.LOUD, Poison.FLIPPED, Poison.ROTTEN, Poison.LYING)
