@@ -76,7 +76,7 @@ def main() -> None:
     with place() as here, tempfile.TemporaryDirectory() as folder:
         (here.folder / "cost.toml").write_text(
             f'[task]\npreset = "byte-tiny"\n[[islands]]\ngroup = "local"\ncount = {asked.islands}\n'
-            "resources = {CPU = 0.5}\n"
+            "resources = {CPU = 0.2}\n"
         )
         process = here.start(
             "run", str(here.folder / "cost.toml"), "--json", "--run-dir", str(here.run_dir),
