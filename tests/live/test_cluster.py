@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,10 @@ RULES = sum(
 TOKEN = "a-token-of-this-test-only-0123456789"
 SLOWLY = ("--set", "run.steps=1000000", "--set", "islands.0.step_s=0.1")
 WITHIN_S = 90.0
+EVALUATIONS = 5
+"""Evaluations before and during the scalings that the loss curve has at least."""
+MOST_RISE = 1.1
+"""The largest held-out loss during twenty scalings, over the best one before it."""
 ROUNDING = 1
 """The tolerance in tokens: a status has means over fragments, rounded so that they add up."""
 
@@ -338,9 +343,17 @@ def test_scaling_down_to_one_island_loses_no_tokens(story: Raylets, prometheus: 
 
 @pytest.mark.long
 def test_twenty_scalings_in_a_row_leave_nothing_behind(story: Raylets) -> None:
+    before = len(losses(story))
     for number in range(20):
         assert story.ask("scale", f"local={(3, 1)[number % 2]}").code == 0
+        if number % 5 == 0:  # the other ones come before the islands of the one before have joined
+            story.until_contributing("local-0", "local-1", "local-2")
     story.until_contributing("local-0")
+    until(lambda: len(losses(story)) >= before + EVALUATIONS)
+    curve = losses(story)[before - EVALUATIONS :]
+    rises = [after / best for best, after in zip(accumulate(curve, min), curve[1:], strict=False)]
+    story.figures["largest_rise_over_scalings"] = max(rises)
+    assert max(rises) <= MOST_RISE, curve
     until(lambda: len(processes(story, "Island")) == 1, WITHIN_S)
     actors, groups = held(story)
     core = ["evaluator", "fleet", "queue", "shard-0", "syncer"]
@@ -407,6 +420,13 @@ def test_ledger_balances_in_every_fragment(story: Raylets) -> None:
 def test_no_actor_or_placement_group_is_left(story: Raylets) -> None:
     """The queue of the cluster ends some seconds after the last run."""
     until(lambda: held(story) == ([], 0))
+
+
+def losses(story: Raylets) -> list[float]:
+    """Return the held-out losses of all evaluations so far."""
+    rows = (story.run_dir / "metrics.jsonl").read_text().splitlines()[:-1]
+    found = {row["heldout_t"]: row["heldout_loss"] for row in map(json.loads, rows)}
+    return [loss for loss in found.values() if loss is not None]
 
 
 def processes(story: Raylets, *kinds: str) -> list[int]:
