@@ -346,7 +346,7 @@ def test_twenty_scalings_in_a_row_leave_nothing_behind(story: Raylets) -> None:
     before = len(losses(story))
     for number in range(20):
         assert story.ask("scale", f"local={(3, 1)[number % 2]}").code == 0
-        if number % 5 == 0:  # the other ones come before the islands of the one before have joined
+        if number % 6 == 0:  # the other ones come before the islands of the one before have joined
             story.until_contributing("local-0", "local-1", "local-2")
     story.until_contributing("local-0")
     until(lambda: len(losses(story)) >= before + EVALUATIONS)
@@ -402,7 +402,7 @@ def test_stop_by_ray_ends_the_run_gracefully(story: Raylets) -> None:
     ours = ("Fleet", "Syncer", "Shard", "Island", "Evaluator")
     until(lambda: not processes(story, *ours), WITHIN_S)
     assert not list((story.here.folder / ".archipelago" / "targets").glob("*.json"))
-    print({key: round(value, 1) for key, value in story.figures.items()})
+    print({key: round(value, 2) for key, value in story.figures.items()})
 
 
 def test_ledger_balances_in_every_fragment(story: Raylets) -> None:
