@@ -629,8 +629,38 @@ MUTANTS = (
     Mutant(
         "outliers are admitted",
         GATE,
-        "if (most := limit(norms, c.spans_steps, others, own)) < c.norm:",
-        "if (most := limit(Norms(), c.spans_steps, others, own)) < c.norm:",
+        "if (most := most_of(norms, c.spans_steps)) < c.norm:",
+        "if (most := most_of(Norms(), c.spans_steps)) < c.norm:",
+    ),
+    Mutant(
+        "old norms count as much as new ones",
+        NORMS,
+        "if counts[sample.island] <= KEPT_OF_EACH:",
+        "if counts[sample.island] <= KEPT:",
+    ),
+    Mutant(
+        "no strict limit begins",
+        CONTRIBUTIONS,
+        "member = replace(member, strict=STRICT_FOR)",
+        "member = replace(member, strict=0)",
+    ),
+    Mutant(
+        "the strict limit is the usual one",
+        CONTRIBUTIONS,
+        "norms.STRICT_FACTOR if member.strict",
+        "norms.OUTLIER_FACTOR if member.strict",
+    ),
+    Mutant(
+        "the strict limit ends with a life",
+        LIVES,
+        "strict=0 if former is None else former.strict,",
+        "strict=0,",
+    ),
+    Mutant(
+        "a contribution ends the back-off under the strict limit",
+        CONTRIBUTIONS,
+        "quarantines = member.quarantines if strict else 0",
+        "quarantines = 0",
     ),
     Mutant(
         "an outlier among two",
@@ -669,8 +699,8 @@ MUTANTS = (
     Mutant(
         "refusals are never forgotten",
         CONTRIBUTIONS,
-        "member = replace(member, refusals=0, quarantines=0, covered=covered, held=held)",
-        "member = replace(member, quarantines=0, covered=covered, held=held)",
+        "refusals=0,\n        quarantines=quarantines,",
+        "quarantines=quarantines,",
     ),
     Mutant(
         "the barred are let in",
@@ -694,8 +724,8 @@ MUTANTS = (
     Mutant(
         "barred although it has contributed",
         CONTRIBUTIONS,
-        "member = replace(member, refusals=0, quarantines=0, covered=covered, held=held)",
-        "member = replace(member, refusals=0, covered=covered, held=held)",
+        "quarantines=quarantines,\n",
+        "\n",
     ),
     Mutant(
         "a new life has no past",
@@ -928,7 +958,7 @@ MUTANTS = (
     ),
     Mutant(
         "the downlink of an island that keeps no pace counts",
-        "coordinator/lives.py",
+        LIVES,
         "if life in in_pace]",
         "if life]",
     ),
