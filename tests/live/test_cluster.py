@@ -353,6 +353,7 @@ def test_twenty_scalings_in_a_row_leave_nothing_behind(story: Raylets) -> None:
     curve = losses(story)[before - EVALUATIONS :]
     rises = [after / best for best, after in zip(accumulate(curve, min), curve[1:], strict=False)]
     story.figures["largest_rise_over_scalings"] = max(rises)
+    print(f"largest rise over twenty scalings: {max(rises):.3f} of the best loss before")
     assert max(rises) <= MOST_RISE, curve
     until(lambda: len(processes(story, "Island")) == 1, WITHIN_S)
     actors, groups = held(story)
