@@ -8,7 +8,7 @@ pair has the same new seed: in one run the last island's deltas are negated from
 the other one that island is drained then. The script prints the merges of the island until it is on
 trial, the losses and their difference. Clean runs come first, each with the least cosine of a
 contribution to the outer momentum. The script exits with 1 if a bound is missed, or an island of a
-clean run is on trial.
+clean run is on trial or has a contribution refused.
 
 With `--drift P` the deltas are not negated: each one is P percent longer than the one before, in
 later lives of the island too. The script prints the largest norm per step that was merged before
@@ -36,8 +36,10 @@ from cluster.workers.evaluator import Evaluator
 from coordinator.protocol import (
     Arrived,
     ContributionId,
+    Discard,
     Effect,
     Event,
+    Fate,
     Fragment,
     Island,
     Merged,
@@ -56,7 +58,7 @@ class WatchedWorld(TrainingWorld):
 
     def watch(self, island: Island, growth: float) -> None:
         self.island, self.merges, self.noticed = island, 0, False
-        self.least = math.inf
+        self.least, self.refused = math.inf, 0
         self.growth, self.largest = growth, [0.0, 0.0]
         self.norms: dict[tuple[Fragment, Island], float] = {}
         self.ratios: dict[ContributionId, float] = {}
@@ -66,6 +68,7 @@ class WatchedWorld(TrainingWorld):
         if isinstance(event, Arrived):
             self.measure(event)
         for effect in effects:
+            self.refused += isinstance(effect, Discard) and effect.fate is Fate.GATE
             if isinstance(effect, Publish):
                 found = [self.ratios.get(each, 0.0) for each in effect.merged]
                 place = int(self.noticed)
@@ -167,7 +170,9 @@ def main() -> int:
         members = world.syncer.state.members.values()
         suspects = [m.life.island for m in members if m.quarantines or m.trial]
         missed += bool(suspects)
-        text = f"on trial: {', '.join(suspects) or 'none'}, least cosine {world.least:.2f}"
+        missed += world.refused > 0
+        text = f"on trial: {', '.join(suspects) or 'none'}, least cosine {world.least:.2f}, "
+        text += f"{world.refused} contributions refused"
         print(f"seed {seed}: clean, {text}", flush=True)
     for _ in range(options.pairs):
         seed = random.SystemRandom().randrange(10**6)
