@@ -343,6 +343,7 @@ def test_scaling_down_to_one_island_loses_no_tokens(story: Raylets, prometheus: 
 
 @pytest.mark.long
 def test_twenty_scalings_in_a_row_leave_nothing_behind(story: Raylets) -> None:
+    until(lambda: len(losses(story)) >= EVALUATIONS)
     before = len(losses(story))
     for number in range(20):
         assert story.ask("scale", f"local={(3, 1)[number % 2]}").code == 0
