@@ -35,7 +35,8 @@ POINTS = (
         "trains with it, and `archipelago replay` then rebuilds the model to the last bit. The run "
         "writes a digest of the rule's source into its configuration (`sync.merge_sha256`), and a "
         "replay or a resume with another source is refused. State of a task (`Task.init_state`) "
-        "always takes the mean.",
+        "always takes the mean. `archipelago/examples/heloco.py` is a rule that uses the outer "
+        "momentum: the direction-aware correction of HeLoCo (arXiv:2606.00271).",
         '[sync]\nmerge = "ties:ties"\nmerge_options = {density = 0.5}',
         "ties.py:ties",
     ),

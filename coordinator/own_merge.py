@@ -71,6 +71,11 @@ class MergeFunction(Protocol):
             weights: The share of each contribution, [contributions], read-only. Shares sum to one,
                 and the built-in mean is the sum of `weights[i] * deltas[i]`.
             pieces: The tensors that the elements belong to, in their order.
+
+        A rule with a parameter of the name `momentum` also gets the momentum of the outer optimizer
+        before this merge, float32 of shape [elements], read-only. It has the sign of a delta, is
+        the sum of the merged deltas so far, each weighted by mu to the power of its age, and is
+        zero before the first merge. An outer optimizer of the user's own has none.
         """
         ...
 
@@ -81,11 +86,17 @@ class OwnMerge:
 
     setting: str
     """The beginning of a message: the line of the function, and the key that names it."""
-    function: Callable[[NDArray[np.float32], NDArray[np.float32], Sequence[MergePiece]], Any]
+    function: Callable[..., Any]
     """The function; its errors are `UserMistake` with the user's line."""
+    with_momentum: bool = False
+    """Whether the function has a parameter `momentum`."""
 
-    def merged(self, pieces: Sequence[MergePiece], parts: Sequence[AlignmentPart]) -> Flat:
+    def merged(
+        self, pieces: Sequence[MergePiece], parts: Sequence[AlignmentPart], momentum: Flat
+    ) -> Flat:
         """Return the merged delta of these contributions, of shape [elements].
+
+        `momentum`: that of the outer step, which has the sign of a gradient.
 
         Errors: `UserMistake` if the function raises, or its result has another shape or type.
         """
@@ -93,20 +104,23 @@ class OwnMerge:
         deltas = np.empty((len(parts), size), np.float32)
         for row, part in zip(deltas, parts, strict=True):
             row[:] = decode(part.payload, size)
-        return self.of(deltas, np.array([part.weight for part in parts], np.float32), pieces)
+        weights = np.array([part.weight for part in parts], np.float32)
+        return self.of(deltas, weights, pieces, momentum)
 
     def of(
         self,
         deltas: NDArray[np.float32],
         weights: NDArray[np.float32],
         pieces: Sequence[MergePiece],
+        momentum: Flat,
     ) -> Flat:
         """Return the merged delta of the rows of `deltas`, which become read-only.
 
         Errors: the errors of `merged`.
         """
         deltas.flags.writeable = weights.flags.writeable = False
-        result = np.asarray(self.function(deltas, weights, pieces))
+        named = {"momentum": frozen(-momentum)} if self.with_momentum else {}
+        result = np.asarray(self.function(deltas, weights, pieces, **named))
         if result.dtype != np.float32 or result.shape != deltas.shape[1:]:
             raise UserMistake(
                 f"{self.setting} returns {text_of(result)} for {text_of(deltas)} contributions: it "

@@ -49,7 +49,7 @@ from coordinator.protocol import (
 from coordinator.state import FragmentState, Stage, State, initial
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "protocol.md"
-SCHEDULES, SEED = 900, "diagram"
+SCHEDULES, SEED = 1300, "diagram"
 NOBODY, NO_ROUND, SILENCE = "nobody", "no round", "silence"
 STAYS, VOID, REFUSED = "stays", "void", "refused"
 ANSWERS = (STAYS, VOID, REFUSED)

@@ -34,6 +34,10 @@ def in_jax(deltas: Floats, weights: Floats, pieces: Pieces) -> Any:
     return jnp.sum(weights[:, None] * deltas, axis=0)
 
 
+def along(deltas: Floats, weights: Floats, pieces: Pieces, momentum: Floats) -> Floats:
+    return mean(deltas, weights, pieces) + np.float32(0.5) * momentum
+
+
 class Median:
     """An object with `__call__`."""
 

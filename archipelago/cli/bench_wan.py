@@ -27,6 +27,9 @@ def wan(
         float | None, typer.Option(min=1.0, metavar="SECONDS", help="Only a run with such a cut.")
     ] = None,
     regions: Annotated[int, typer.Option(min=3, help="How many, of the run with a cut.")] = 4,
+    count_bytes: Annotated[
+        bool, typer.Option("--bytes", help="Only compare an audit with the interfaces; 6 minutes.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure merged tokens per second over four regions with thin, long links; needs root.
@@ -34,19 +37,24 @@ def wan(
     The point stands for 12 billion parameters, 2 Gbit/s and steps of 5 s: a link of 0.2 Gbit/s and
     80 ms, 48 million parameters, steps of 0.2 s. A step is idle time. With a quorum below 4, merges
     begin while regions are still joining. In a further run of a small model the link of a region is
-    cut for a minute.
+    cut for a minute. `--bytes` compares the bytes that `archipelago audit` counts with those that
+    the network interfaces count.
 
     Example: archipelago bench wan --json
     """
     from archipelago.lab.bench import wan as bench_wan
-    from archipelago.lab.bench import wan_cut
+    from archipelago.lab.bench import wan_bytes, wan_cut
     from archipelago.lab.bench.wan_cut import CutPlan
 
-    if cut is not None and (full or quick):
-        raise UserMistake("--cut is a run of its own: leave out --full and --quick")
+    options = {"--cut": cut is not None, "--bytes": count_bytes}
+    alone = [name for name, given in options.items() if given]
+    if alone and (full or quick or len(alone) > 1):
+        raise UserMistake(f"{alone[0]} is a run of its own: leave out the other options")
     console = Console(file=sys.stderr if as_json else sys.stdout)
     main, small = (replace(each, quorum=quorum) for each in (bench_wan.MAIN, bench_wan.QUICK))
-    if cut is not None:
+    if count_bytes:
+        figures = wan_bytes.bytes_agree(wan_bytes.BytesPlan(), console.print)
+    elif cut is not None:
         figures = wan_cut.cut_off(CutPlan(cut, regions), console.print)
     elif quick:
         figures = bench_wan.wan(
@@ -74,4 +82,4 @@ def wan(
             figures["long_cut"] = wan_cut.cut_off(CutPlan(LONG_CUT_S, regions), console.print)
             half = CutPlan(0.0, regions, slowness=2.0)
             figures["slow_region"] = wan_cut.slow(half, console.print)
-    tell("wan" if cut is None else "cut", figures, console, as_json=as_json)
+    tell(alone[0].strip("-") if alone else "wan", figures, console, as_json=as_json)

@@ -202,7 +202,8 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
             if isinstance(rule, MergeRule):
                 delta = merged_of(rule, pieces, merging, self._spread, method.kappa)
             else:
-                delta = rule.merged(merge_pieces(self._layout.leaves, pieces), merging)
+                pieces_of_rule = merge_pieces(self._layout.leaves, pieces)
+                delta = rule.merged(pieces_of_rule, merging, arrays.momentum)
             if order.last:
                 np.add(arrays.master, delta, out=arrays.master)
             elif isinstance(outer, OuterRule):

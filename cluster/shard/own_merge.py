@@ -18,6 +18,8 @@ from islands.user_functions import user_function
 
 KEY = "sync.merge"
 WANTED = "a function (deltas, weights, pieces, **options) -> float32 array of one delta"
+MOMENTUM = "momentum"
+"""The parameter of a rule that uses the momentum of the outer optimizer."""
 TRIED = 1 << 18
 """The most elements on which a rule is tried before the start: some milliseconds of work."""
 WEIGHTS = (np.ones(1, "f4"), np.array([0.5, 0.375, 0.125], "f4"))
@@ -28,13 +30,22 @@ ARGUMENTS = 3
 def rule_of_merge(config: Config) -> MergeRule | OwnMerge:
     """Return the merge rule of a run.
 
-    Errors: `UserMistake` if it is the user's own, and cannot be loaded.
+    Errors: `UserMistake` if it is the user's own, and cannot be loaded, or uses the momentum of an
+    outer optimizer that is the user's own.
     """
     sync = config.sync
     if sync.merge in MERGE_RULES:
         return MergeRule(sync.merge)
-    function = user_function(KEY, sync.merge, ARGUMENTS, sync.merge_options, WANTED)
-    return OwnMerge(function.where, function.call)
+    function = user_function(
+        KEY, sync.merge, ARGUMENTS, sync.merge_options, WANTED, optional=[MOMENTUM]
+    )
+    with_momentum = MOMENTUM in function.takes
+    if with_momentum and sync.outer.target is not None:
+        raise UserMistake(
+            f"{function.where} uses the outer momentum, which sync.outer.target = "
+            f'"{sync.outer.target}" has none of: remove that key, or the parameter "{MOMENTUM}"'
+        )
+    return OwnMerge(function.where, function.call, with_momentum)
 
 
 def merge_problems(config: Config, layout: Layout | None) -> list[str]:
@@ -57,9 +68,10 @@ def _of_trial(rule: OwnMerge, layout: Layout) -> Iterator[str]:
     size = pieces[-1].elements.stop
     for weights in WEIGHTS:
         deltas = rng.standard_normal((len(weights), size), np.float32)
+        momentum = rng.standard_normal(size, np.float32)
         rows, shares = deltas.copy(), weights.copy()
-        result = rule.of(rows, shares, pieces).copy()
-        again = rule.of(_elsewhere(deltas), weights.copy(), pieces)
+        result = rule.of(rows, shares, pieces, momentum).copy()
+        again = rule.of(_elsewhere(deltas), weights.copy(), pieces, momentum)
         count = f"{len(weights)} contribution{'s' if len(weights) > 1 else ''}"
         if not (np.array_equal(rows, deltas) and np.array_equal(shares, weights)):
             yield "changes the contributions or weights that it is given: work on a copy"
@@ -75,7 +87,8 @@ def _of_trial(rule: OwnMerge, layout: Layout) -> Iterator[str]:
             )
             return
     zeros = np.zeros((len(WEIGHTS[-1]), size), np.float32)
-    if not np.isfinite(rule.of(zeros, WEIGHTS[-1].copy(), pieces)).all():
+    still = np.zeros(size, np.float32)
+    if not np.isfinite(rule.of(zeros, WEIGHTS[-1].copy(), pieces, still)).all():
         yield "returns what is not finite for contributions of zeros, as an idle layer has them"
 
 

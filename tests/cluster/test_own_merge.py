@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from archipelago.examples import ties
+from archipelago.examples import heloco, ties
 from archipelago.lab.checks.replay import replay
 from cluster.config.load import load, parse
 from cluster.config.schema import Config
@@ -25,7 +25,7 @@ from coordinator.errors import UserMistake
 from coordinator.fragments import Leaf, cut
 from coordinator.merge import MergeRule
 from coordinator.outer import OuterRule
-from coordinator.own_merge import OwnMerge, merge_pieces
+from coordinator.own_merge import MergePiece, OwnMerge, merge_pieces
 from coordinator.protocol import (
     ContributionId,
     Fragment,
@@ -49,6 +49,7 @@ from tests.own_merges import HERE
 LAYOUT = cut([Leaf("e", (9, 4), embedding=True), Leaf("w", (3, 5, 4), stacked=True)], 2)
 TABLES = {"task": {"preset": "byte-tiny"}, "islands": [{"group": "a", "count": 2}]}
 P = Fragment(0)
+AXES = tuple(enumerate(("along", "across", "against", "idle")))
 
 
 def config_of(rule: str, *overrides: str) -> Config:
@@ -116,6 +117,25 @@ def test_options_reach_the_rule() -> None:
     start, once, twice = (each[0][1].master for each in (none, single, double))
     np.testing.assert_allclose(twice - start, 2 * (once - start), rtol=1e-4, atol=1e-5)
     assert np.abs(once - start).max() > 0.1
+
+
+@pytest.mark.parametrize("outer", OUTER, ids=str)
+def test_rule_with_a_parameter_momentum_gets_that_of_the_outer_optimizer(outer: OuterRule) -> None:
+    (_, first), (_, then) = merged(own("along"), outer)
+    (_, plain_first), (_, plain) = merged(own("mean"), outer)
+    np.testing.assert_array_equal(first.momentum, plain_first.momentum)  # zero before the first
+    mu, before = np.float32(outer.momentum), first.momentum
+    # the momentum has the sign of a gradient: b <- mu b + g, and g is minus the merged delta
+    np.testing.assert_allclose(then.momentum - plain.momentum, before / 2, rtol=1e-4, atol=1e-5)
+    assert np.abs(before).max() > 0.1, mu
+
+
+def test_momentum_is_no_option_and_needs_our_outer_optimizer() -> None:
+    (said,) = merge_problems(config_of("along", "sync.merge_options.momentum=0.5"), LAYOUT)
+    assert "momentum is passed by the run, and is no option" in said
+    optax = "archipelago.examples.outer_optimizer:outer"
+    (said,) = merge_problems(config_of("along", f"sync.outer.target={optax}"), LAYOUT)
+    assert f'uses the outer momentum, which sync.outer.target = "{optax}" has none of' in said
 
 
 def test_state_takes_the_mean_of_its_values_whatever_the_rule() -> None:
@@ -193,7 +213,7 @@ def test_unknown_option_is_refused_with_the_known_ones() -> None:
     assert "facto is no option of it, did you mean factor?; it has factor" in said
 
 
-@pytest.mark.parametrize("rule", ["mean", "median", "in_jax"])
+@pytest.mark.parametrize("rule", ["mean", "median", "in_jax", "along"])
 def test_sound_rules_are_accepted(rule: str) -> None:
     assert merge_problems(config_of(rule), LAYOUT) == []
     large = cut([Leaf("w", (300, 9000)), Leaf("v", (4 * TRIED,)), Leaf("b", ())], 1)
@@ -269,3 +289,21 @@ def test_shipped_example_has_a_digest_and_follows_the_paper() -> None:
     np.testing.assert_array_equal(result, [3, -4, 0, 2, 0], str(trimmed))
     heavy = ties.ties(deltas, np.array([0.25, 0.75], np.float32), (), density=1.0)
     np.testing.assert_allclose(heavy, [-2, -3.25, 0.2, 1.25, 0], rtol=1e-6)
+
+
+def test_direction_aware_example_corrects_each_tensor_as_the_paper_does() -> None:
+    target = "sync.merge=archipelago.examples.heloco:heloco"
+    assert merge_problems(parse(TABLES, origin="test", overrides=[target]), LAYOUT) == []
+    pieces = [MergePiece(path, slice(2 * i, 2 * i + 2), (2,), None, False) for i, path in AXES]
+    momentum = np.array([2, 0, 2, 0, 2, 0, 0, 0], np.float32)
+    delta = np.array([[3, 4, 0, 3, -3, 4, 1, 1]], np.float32)
+    one = np.ones(1, np.float32)
+    result = heloco.heloco(delta, one, pieces, momentum, turn=1.0, relative=0.0)
+    np.testing.assert_array_equal(result[:2], [3, 4])  # a cosine of 0.6 is kept
+    np.testing.assert_allclose(result[2:4], [3, 0], atol=1e-6)  # across: turned, and as long
+    np.testing.assert_allclose(result[4:6], [-3 + 0.6 * 3, 4], rtol=1e-6)  # against: shortened
+    np.testing.assert_array_equal(result[6:], [1, 1])  # no momentum: kept
+    weaker = heloco.heloco(delta, one, pieces, momentum, turn=1.0, relative=1.0)
+    assert 0 < weaker[2] < 3
+    assert np.hypot(*weaker[2:4]) == pytest.approx(3)
+    assert -3 < weaker[4] < result[4]

@@ -6,18 +6,15 @@ of the other regions, the time until the region is back in the merges, and the f
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from archipelago.lab.bench.child_run import FOREVER, ChildRun, Story, ends_on_sigterm, started
+from archipelago.lab.bench.child_run import FOREVER, ChildRun, Story
 from archipelago.lab.bench.stats import demo
-from archipelago.lab.wan import kernel, nodes, rig
+from archipelago.lab.bench.wan_run import NODE, run_over
+from archipelago.lab.wan import nodes, rig
 from archipelago.lab.wan.network import Network
 from cluster.config.schema import Config
 from coordinator.errors import RunFailed
@@ -29,7 +26,6 @@ EVERY = 8
 """H, the steps between two merges of a fragment."""
 ALL_GBIT = 0.8
 """The bandwidth of all links together."""
-NODE = nodes.NodeSize(cpus=1.0, store_mb=150)
 NODE_LEFT_S = 90.0
 """Seconds after a cut within which a node ends that Ray has given up."""
 FATES = ("merged", "discarded", "lost", "outstanding")
@@ -74,7 +70,8 @@ def cut_off(plan: CutPlan, say: Callable[[str], None]) -> dict[str, Any]:
     Errors: `UserMistake` without root or network tools; `RunFailed` if the region is not back after
     minutes.
     """
-    with _run(plan, say) as (network, run):
+    network = network_of(plan)
+    with run_over(network, config_of(plan), say) as run:
         victim = plan.names[-1]
         before = run.until(lambda look: taking_part(look) == {*plan.names})
         time.sleep(plan.usual_s)
@@ -121,7 +118,7 @@ def slow(plan: CutPlan, say: Callable[[str], None]) -> dict[str, Any]:
 
     Errors: `UserMistake` without root or network tools; `RunFailed`.
     """
-    with _run(plan, say) as (_, run):
+    with run_over(network_of(plan), config_of(plan), say) as run:
         before = run.until(lambda look: taking_part(look) == {*plan.names})
         time.sleep(plan.usual_s)
         after = _looked(run)
@@ -139,24 +136,9 @@ def slow(plan: CutPlan, say: Callable[[str], None]) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _run(plan: CutPlan, say: Callable[[str], None]) -> Generator[tuple[Network, ChildRun]]:
-    """Start a run with one island in each region of a network, and end both with the block."""
-    network = Network.planned(NAME, PREFIX, plan.names, plan.gbit, plan.rtt_ms)
-    with rig.running(network, say, size=NODE), TemporaryDirectory(prefix="archipelago-") as folder:
-        path, run_dir = Path(folder) / "cut.toml", Path(folder) / "run"
-        path.write_text(config_of(plan).toml())
-        address = f"{network.address(0)}:{nodes.PORT}"
-        words = ["run", str(path), "--json", "--run-dir", str(run_dir), "--address", address]
-        python = kernel.inside(network.namespace(network.regions[0]), sys.executable)
-        environment = nodes.environment(network) | {"HOME": folder}
-        process = started([*python, "-m", "archipelago", *words], environment, Path(folder))
-        run = ChildRun(process, Path(folder), run_dir, plan.regions, environment)
-        try:
-            with ends_on_sigterm():
-                yield network, run
-        finally:
-            run.end()
+def network_of(plan: CutPlan) -> Network:
+    """Return the network of a plan, which is not up yet."""
+    return Network.planned(NAME, PREFIX, plan.names, plan.gbit, plan.rtt_ms)
 
 
 def config_of(plan: CutPlan) -> Config:

@@ -225,6 +225,16 @@ def counters(network: Network) -> dict[str, dict[str, int]]:
     return figures
 
 
+def resent_segments(network: Network) -> dict[str, int]:
+    """Return how many TCP segments the processes of each region have sent again."""
+    found = dict[str, int]()
+    for region in network.regions:
+        text = run(*inside(network.namespace(region), "cat", "/proc/net/snmp"))
+        names, values = (line.split() for line in text.splitlines() if line.startswith("Tcp:"))
+        found[region.name] = int(values[names.index("RetransSegs")])
+    return found
+
+
 def remove(name: str) -> list[str]:
     """Remove the namespaces of a network and all that is in them; return their names."""
     found = namespaces(name)
