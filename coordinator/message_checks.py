@@ -27,6 +27,7 @@ from coordinator.protocol import (
     LeaseWanted,
     Left,
     Life,
+    MomentsTaken,
     Progress,
     Report,
     Version,
@@ -95,6 +96,7 @@ def check_report(event: object, vitals: object, adopted: object, fragments: int)
     if not isinstance(adopted, Sequence):
         raise Malformed(f"{_shown(adopted)} instead of what was adopted")
     _refuse(_of_life(event.life), _of_progress(event.progress), _seconds("step_s", event.step_s))
+    _refuse(_of_taken(event.moments))
     _, *spent, _ = astuple(vitals)  # all but the loss and its metrics, which may be NaN
     _refuse(*(_seconds("a vital", each) for each in spent), _count("spikes", vitals.loss_spikes))
     _refuse(_of_metrics(vitals.metrics))
@@ -214,6 +216,16 @@ def _of_life(life: object) -> Iterator[str]:
         yield f"it is of {_shown(life)}, which is no life"
     else:
         yield from _count("incarnation", life.incarnation)
+
+
+def _of_taken(moments: object) -> Iterator[str]:
+    if moments is None:
+        return
+    if type(moments) is not MomentsTaken:
+        yield f"its moments are {_shown(moments)}"
+    else:
+        yield from _of_life(moments.donor)
+        yield from _count("moments.nbytes", moments.nbytes)
 
 
 def _of_version(version: object) -> Iterator[str]:

@@ -183,6 +183,15 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
+class MomentsTaken:
+    """The optimizer moments with which a life began, taken from the learner of another island."""
+
+    donor: Life
+    nbytes: int
+    """Bytes of the moments."""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The report of a learner that has finished an inner step; it serves as a heartbeat."""
 
@@ -190,6 +199,8 @@ class Report:
     progress: Progress
     step_s: float
     """Seconds that an inner step takes this learner at present."""
+    moments: MomentsTaken | None = None
+    """In the first report of a life: what it took from a donor. For the audit; no rule reads it."""
 
 
 @dataclass(frozen=True, slots=True)

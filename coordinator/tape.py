@@ -12,7 +12,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 from coordinator.advance import advance
 from coordinator.errors import ArchipelagoError
 from coordinator.membership import Members
-from coordinator.protocol import Event
+from coordinator.protocol import Event, Report
 from coordinator.roster import Roster
 from coordinator.state import Rule, State
 
@@ -29,8 +29,14 @@ class UnknownRecord(ArchipelagoError):
 
 
 def record(event: Event) -> tuple[str, Plain]:
-    """Return the event's kind and its fields, as plain data."""
-    return type(event).__name__, _plain(event)
+    """Return the event's kind and its fields, as plain data.
+
+    Most of a tape are reports, and few of them have moments: the others are written without.
+    """
+    fields = _plain(event)
+    if isinstance(event, Report) and event.moments is None and isinstance(fields, dict):
+        del fields["moments"]
+    return type(event).__name__, fields
 
 
 def recall(kind: str, fields: Plain) -> Event:

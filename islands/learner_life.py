@@ -11,6 +11,7 @@ from coordinator.protocol import (
     Granted,
     Lease,
     Life,
+    MomentsTaken,
     Progress,
     Version,
     Void,
@@ -65,6 +66,8 @@ class LearnerState:
     """Adoptions in the report that is under way."""
     has_report: bool = False
     """Whether the learner has something to report to the syncer."""
+    taken: MomentsTaken | None = None
+    """Moments that it took from a donor, until a report of them is answered."""
     needs_data: bool = False
     """Whether the learner needs another lease of data."""
     asks_data: bool = False
@@ -99,9 +102,17 @@ Outcome = tuple[LearnerState, Words]
 
 
 def begun(
-    terms: Terms, granted: Granted, versions: Sequence[Version], cursor: Lease, ahead_windows: int
+    terms: Terms,
+    granted: Granted,
+    versions: Sequence[Version],
+    cursor: Lease,
+    ahead_windows: int,
+    taken: MomentsTaken | None = None,
 ) -> LearnerState:
-    """Return a life that begins at these versions, one per fragment, and at this data cursor."""
+    """Return a life that begins at these versions, one per fragment, and at this data cursor.
+
+    `taken`: the moments that it took from a donor.
+    """
     return LearnerState(
         terms,
         granted.life,
@@ -110,4 +121,5 @@ def begun(
         {Fragment(p): version for p, version in enumerate(versions)},
         Progress(0, 0, cursor),
         ahead_windows,
+        taken=taken,
     )

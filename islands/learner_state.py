@@ -183,7 +183,8 @@ def _talk(state: LearnerState) -> Outcome:
 
 
 def _say(state: LearnerState) -> Outcome:
-    messages, report = state.adoptions, Report(state.life, state.progress, state.step_s)
+    report = Report(state.life, state.progress, state.step_s, state.taken)
+    messages = state.adoptions
     state = replace(
         state,
         adoptions=(),
@@ -217,6 +218,7 @@ def _heard(state: LearnerState, answer: Answer | LeaseGranted | Void) -> Outcome
                 awaiting=() if shifted else state.awaiting,  # its due point is over: it was late
                 flying=() if shifted else state.flying,
                 reporting=(),
+                taken=None,
             )
             if state.asks_data:
                 state = replace(state, asks_data=False)

@@ -13,7 +13,14 @@ from optax import OptState
 from coordinator.codec import decode
 from coordinator.errors import Malformed, Unreachable
 from coordinator.fragments import Flat, Layout, sew
-from coordinator.protocol import Fragment, Granted, Life, Publication, Version
+from coordinator.protocol import (
+    Fragment,
+    Granted,
+    Life,
+    MomentsTaken,
+    Publication,
+    Version,
+)
 from islands.adopt import FragmentPort
 from islands.catch_up import catch_up
 from islands.encoder import ENCODERS
@@ -86,7 +93,7 @@ class LifeSetup:
             shares_moments=self._sharing is not None,
         )
         log.debug("%s: %s", granted.life, start.why)
-        given, shared = None, dict[Fragment, Flat]()
+        taken, shared = None, dict[Fragment, Flat]()
         if not isinstance(start, KeepMoments):
             moments = None  # free them before those that come take memory
         match start:
@@ -95,7 +102,7 @@ class LifeSetup:
                     return None
                 shared = found
             case AskDonors(donors):
-                moments = given = self._ask_donors(donors)
+                moments, taken = self._ask_donors(donors)
             case KeepMoments() | StartAnew():
                 pass
             case _:
@@ -105,10 +112,10 @@ class LifeSetup:
         if (lead := self._lead) is not None:
             lead.begin(granted.life, partial(self._mail.offered, granted.life))
             kept = isinstance(start, KeepMoments)
-            lead.tell(Begin(granted.life, keep_moments=kept, given=given is not None))
+            lead.tell(Begin(granted.life, keep_moments=kept, given=taken is not None))
             public = agreed(lead, public, downlink, Start(granted.offset, tuple(shared)))
         stream = self._put_in_place(granted, public, moments, shared)
-        self._hand_to_threads(granted, public, downlink, stream)
+        self._hand_to_threads(granted, public, downlink, stream, taken)
         return granted.life
 
     def _put_in_place(
@@ -138,12 +145,13 @@ class LifeSetup:
         public: Mapping[Fragment, Public],
         downlink: Downlink,
         stream: StreamLike,
+        taken: MomentsTaken | None,
     ) -> None:
         """Make the state of the life and the ends of its wire, and give both to the mailbox."""
         settings = self._settings
         terms = settings.terms(self._port.rule, stream.batch_size)
         versions = [version for version, _ in public.values()]
-        state = begun(terms, granted, versions, stream.cursor, stream.remaining)
+        state = begun(terms, granted, versions, stream.cursor, stream.remaining, taken)
         uplink = Uplink(
             granted.life, self._encoder, self._layout, settings.anchor, self._moments_encoder
         )
@@ -161,17 +169,21 @@ class LifeSetup:
         owns = {p: self._inner.devices.own(self._layout.sizes[p]) for p in found}
         return {p: decode(each, owns[p].stop - owns[p].start) for p, each in found.items()}
 
-    def _ask_donors(self, donors: Sequence[Life]) -> OptState | None:
-        """Return the moments of the first donor whose moments fit; None if there is none."""
+    def _ask_donors(
+        self, donors: Sequence[Life]
+    ) -> tuple[OptState, MomentsTaken] | tuple[None, None]:
+        """Return the moments of the first donor whose moments fit, and where they are from."""
         for donor in donors:
             try:
                 if (given := self._link.moments(donor)) is not None:
                     moments = self._inner.accept(given)
                     log.info("moments of %s", donor)
-                    return moments
+                    pairs = zip(self._inner.shares, given, strict=True)
+                    nbytes = sum(share.size * leaf.itemsize for share, leaf in pairs)
+                    return moments, MomentsTaken(donor, nbytes)
             except (Unreachable, Malformed, ValueError) as error:
                 log.info("no moments from %s: %s", donor, error)
-        return None
+        return None, None
 
     def _catch_up(self, life: Life, p: Fragment, older: Version, newer: Version) -> Missed | None:
         """Return the missed deltas of a fragment; None if this life is over before they come."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.errors import ArchipelagoError
 
-FORMAT, READABLE = "7", ("3", "4", "5", "6", "7")
+FORMAT, READABLE = "8", ("3", "4", "5", "6", "7", "8")
 """The format of tape, snapshots and fragments that is written, and those that can be read.
 
 - 4 adds the shard's answer to a merge (norm, cosines), unsound merges, and the parts and kind of a
@@ -12,6 +12,7 @@ FORMAT, READABLE = "7", ("3", "4", "5", "6", "7")
 - 5 has a tape in segments.
 - 6 adds the learners that publications have reached.
 - 7 adds the direction of a merged delta to the outer momentum, and the outer learning rate.
+- 8 adds the moments that a life took from a donor.
 
 Any other number is refused.
 """

@@ -441,7 +441,7 @@ def test_snapshot_survives_a_round_trip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ('"format": "7"', '"format": "2"', "another format"),
+        ('"format": "8"', '"format": "2"', "another format"),
         ('\\"t\\":4', '\\"t\\":5', "not as it was written"),
         ('"sha256"', '"sha266"', "cannot be read"),
         ("}", "", "cannot be read"),

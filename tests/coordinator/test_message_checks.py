@@ -20,6 +20,7 @@ from coordinator.protocol import (
     LeaseWanted,
     Left,
     Life,
+    MomentsTaken,
     Progress,
     Report,
     Version,
@@ -101,6 +102,20 @@ def test_refuses_moments_that_are_not_flat_numeric_arrays() -> None:
     for bad in (7, np.array([None]), np.ones((2, 2), np.float32)):
         with pytest.raises(Malformed, match="among its moments"):
             moments_of([good, bad])
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [7, (life("b"), 8), MomentsTaken("b", 8), MomentsTaken(life("b"), -1),  # type: ignore[arg-type]
+     MomentsTaken(life("b"), 8.0)],  # type: ignore[arg-type]
+    ids=["number", "tuple", "no life", "negative", "float"],
+)  # fmt: skip
+def test_moments_that_are_none_are_refused(moments: Any) -> None:
+    check_report(
+        Report(life("a"), PROGRESS, 0.1, MomentsTaken(life("b"), 8)), Vitals(math.nan), [], 1
+    )
+    with pytest.raises(Malformed):
+        check_report(Report(life("a"), PROGRESS, 0.1, moments), Vitals(math.nan), [], 1)
 
 
 @pytest.mark.parametrize(

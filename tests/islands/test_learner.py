@@ -35,6 +35,7 @@ from coordinator.protocol import (
     LeaseWanted,
     Left,
     Life,
+    MomentsTaken,
     Publication,
     Refused,
     Report,
@@ -1143,6 +1144,9 @@ def test_first_life_takes_moments_of_the_first_usable_donor(begin: Begin, inner:
     before = ["gone", "over", "other", "ill", "strange", "mad"]
     assert [life.island for life in script.asked] == [*before, "good"]
     assert trains_with(alive, inner, good)
+    nbytes = sum(leaf.nbytes for leaf in good)
+    assert script.reports[0][0].moments == MomentsTaken(script.asked[-1], nbytes)
+    assert script.reports[-1][0].moments is None
 
 
 def test_without_usable_donor_starts_with_fresh_moments(begin: Begin, inner: Inner) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ from coordinator.protocol import (
     Lease,
     LeaseGranted,
     Life,
+    MomentsTaken,
     Version,
     Void,
 )
@@ -207,6 +209,21 @@ def test_unheard_message_is_retried_at_the_next_heartbeat() -> None:
     assert isinstance(again, Say)
     assert again.adopted == say.adopted
     assert told(Beat()) == [], "it is on its way"
+
+
+def test_moments_of_a_donor_are_reported_until_a_report_is_answered() -> None:
+    told, taken = Told(), MomentsTaken(life("b"), 4096)
+    told.state = replace(told.state, taken=taken)
+    told(Ready(100))
+    (first,) = [word for word in told.step() if isinstance(word, Say)]
+    assert first.report.moments == taken
+    told(Unheard())
+    (again,) = told(Beat())
+    assert isinstance(again, Say)
+    assert again.report.moments == taken
+    words = told(FINE) + [word for _ in range(4) for word in told.step()]
+    later = next(word for word in words if isinstance(word, Say))
+    assert later.report.moments is None
 
 
 def test_asks_for_data_after_a_report() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from archipelago.cli.main import main
 from archipelago.lab.checks.audit import audit
-from archipelago.lab.checks.audit_result import TrafficKind
+from archipelago.lab.checks.audit_result import Traffic, TrafficKind
 from cluster.storage.folder import Folder
 from cluster.storage.playback import read_tape
 from cluster.storage.state_history import relive
@@ -19,10 +19,13 @@ from coordinator.protocol import (
     Arrived,
     Event,
     Granted,
+    Incarnation,
     Island,
     Join,
     LeaseWanted,
+    Life,
     Merge,
+    MomentsTaken,
     Publish,
     Region,
     Report,
@@ -100,6 +103,51 @@ def test_moments_are_counted_beside_the_deltas(tmp_path: Path) -> None:
     assert moments.bytes is not None
     assert moments.bytes > 0
     assert eu.up[TrafficKind.DELTA].bytes == before.up[TrafficKind.DELTA].bytes
+
+
+def test_moments_that_a_joining_island_took_cross_the_border_once(tmp_path: Path) -> None:
+    class Taking(PlayedRegions):
+        """The island in us takes moments of eu; the one in eu, of an island that never joined."""
+
+        def train(self, steps: int, snapshot_every: int | None = None) -> None:
+            """Report what was taken: the first report is sent twice."""
+            super().train(steps, snapshot_every)
+            eu, us = self._steps
+            for life, donor in ((us, eu), (us, eu), (eu, Life(Island("none"), Incarnation(9)))):
+                taken = MomentsTaken(donor, 4096)
+                self.feed(Report(life, self._progress(life), 1.0, taken))
+
+    run = Taking(tmp_path / "taking", REGIONS)
+    run.to_the_end(STEPS)
+    eu, us = audit(run.run_dir).regions
+    assert eu.up[TrafficKind.MOMENTS] == us.down[TrafficKind.MOMENTS] == Traffic(1, 4096)
+    assert TrafficKind.MOMENTS not in us.up
+    assert TrafficKind.MOMENTS not in eu.down
+
+
+def test_moments_within_a_region_cross_no_border(tmp_path: Path) -> None:
+    class Near(PlayedRegions):
+        """Both islands are in one region."""
+
+        def train(self, steps: int, snapshot_every: int | None = None) -> None:
+            """Let both join and take steps, one with moments of the other."""
+            self._steps = {}
+            for name in ("eu-0", "eu-1"):
+                self.feed(Join(Island(name), "eu", LAYOUT.fingerprint, Region("eu")))
+            first, second = self._steps
+            taken = MomentsTaken(first, 4096)
+            for step in range(1, steps + 1):
+                for life in self._steps:
+                    self._steps[life] = step
+                    moments = taken if life == second and step == 1 else None
+                    self.feed(Report(life, self._progress(life), 1.0, moments))
+
+    near = REGIONS.replace('[[islands]]\ngroup = "us"\nregion = "us"\nbatch_size = 1\n', "")
+    near = near.replace('region = "eu"\n', 'region = "eu"\ncount = 2\n')
+    run = Near(tmp_path / "near", near)
+    run.to_the_end(STEPS)
+    (eu,) = audit(run.run_dir).regions
+    assert TrafficKind.MOMENTS not in {**eu.up, **eu.down}
 
 
 def test_each_region_reads_its_own_leases(run: Played) -> None:

@@ -52,8 +52,10 @@ from coordinator.protocol import (
     Join,
     Lease,
     LeaseGranted,
+    Life,
     Lost,
     Merge,
+    MomentsTaken,
     Publish,
     Report,
     Version,
@@ -130,6 +132,7 @@ class _Auditor:
         self._regions = dict[str, RegionAudit]()
         self._of = dict[Island, RegionAudit]()
         self._leases = dict[str, set[int]]()
+        self._given = set[Life]()  # lives whose moments of a donor are counted
         self._last = dict[int, str]()  # the digest of each fragment's newest record
         self.lineage: list[AuditedMerge] = []
 
@@ -167,6 +170,9 @@ class _Auditor:
         match event:
             case Report():
                 _count(self._of[event.life.island].up, TrafficKind.REPORT, None)
+                if event.moments is not None and event.life not in self._given:  # not sent again
+                    self._given.add(event.life)
+                    self._moments_of_donor(event.life, event.moments)
             case Lost(life, why) if (kind := self._error(self._of[life.island], why)) is not None:
                 _count(self._of[life.island].up, kind, None)
             case Arrived(contribution):
@@ -179,6 +185,13 @@ class _Auditor:
                     _count(up, TrafficKind.MOMENTS, moments)
             case _:
                 pass
+
+    def _moments_of_donor(self, life: Life, moments: MomentsTaken) -> None:
+        """Count moments that a joining life took, if they crossed a border."""
+        to, of = self._of[life.island], self._of.get(moments.donor.island)
+        if of is not None and of is not to:
+            _count(of.up, TrafficKind.MOMENTS, moments.nbytes)
+            _count(to.down, TrafficKind.MOMENTS, moments.nbytes)
 
     def _error(self, region: RegionAudit, why: str) -> TrafficKind | None:
         """Return the kind of an island's message about its error; None if there was none.

@@ -11,7 +11,7 @@ class TrafficKind(StrEnum):
     """The kind of content that crosses the border of a region."""
 
     DELTA = "delta"  # up: changes of parameters
-    MOMENTS = "moments"  # up: first moments of the optimizer, beside a delta
+    MOMENTS = "moments"  # up: of the optimizer, beside a delta or for an island that joins; down
     REPORT = "report"  # up: progress, loss and times of a step
     ERROR_CODE = "error code"  # up: the class of an error and a code, in place of its text
     ERRORS = "errors"  # up: texts of errors; counted for regions whose texts may not leave
@@ -37,9 +37,9 @@ class RegionAudit:
     leases: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """Pieces of the region's own corpus that its islands were given: first and last number."""
     up: dict[TrafficKind, Traffic] = field(default_factory=dict[TrafficKind, Traffic])
-    """From the islands of the region to syncer and shards."""
+    """From the islands of the region to syncer and shards, and to islands of other regions."""
     down: dict[TrafficKind, Traffic] = field(default_factory=dict[TrafficKind, Traffic])
-    """From syncer and shards to the islands of the region."""
+    """To the islands of the region from syncer and shards, and from islands of other regions."""
     may_leave: list[str] | None = None
     """The kinds that may leave (`regions.*.may_leave`); None: the region has no such table."""
 
