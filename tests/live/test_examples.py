@@ -21,7 +21,7 @@ from tests.live.test_tutorials import terminal, typed
 pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(900)]
 
 SCRIPTS = ("digits_jax", "digits_nnx", "digits_equinox", "lora")
-STEPS = 60
+STEPS = 120
 
 
 def test_tutorial_own_model() -> None:
