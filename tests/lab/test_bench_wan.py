@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from archipelago.lab.bench.wan import MAIN, QUICK, plan_of
+from archipelago.lab.bench.wan import MAIN, QUICK, plan_of, predicted
 from archipelago.lab.bench.wan_decoupled import DecoupledPlan, config_of
 from archipelago.lab.bench.wan_decoupled import plan_from as decoupled_from
 from archipelago.lab.bench.wan_ring import RingPlan, TcpRing, plan_from, train
@@ -63,6 +63,16 @@ def test_plans_survive_their_text() -> None:
 def test_points_stand_for_twelve_billion_parameters_at_2_gbit_and_5_s() -> None:
     real = 12e9 * 24 / (2e9 * 5.0)
     assert [MAIN.scaled, QUICK.scaled] == pytest.approx([real, real])
+
+
+def test_prediction_is_compared_with_what_was_measured() -> None:
+    """The figures of a quiet run of 2026-11-27; plain TCP had 0.188 of 0.2 Gbit/s."""
+    for method, measured in (
+        ("data-parallel", 0.031), ("diloco", 0.421), ("streaming", 0.623), ("decoupled", 1.0),
+    ):  # fmt: skip
+        found = predicted(MAIN, method, 0.188, measured)
+        assert abs(found["utilisation_off"]) < 3.0, method
+    assert predicted(MAIN, "diloco", 0.188, 0.5)["utilisation_off"] > 3.0
 
 
 def test_each_method_sends_the_bytes_that_it_should() -> None:

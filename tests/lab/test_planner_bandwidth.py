@@ -58,6 +58,24 @@ def test_step_longer_than_its_all_reduce_hides_it() -> None:
     assert utilisation(two, 5e8, 6.0, 1.0) == pytest.approx(6 / 10)
 
 
+def test_latency_is_added_for_each_hop_of_a_ring() -> None:
+    """A case by hand: four islands pass six pieces on, each for half a round trip of 0.1 s."""
+    ring, streaming, ours = (
+        Exchange(method, 4, 24, 24, 5, "bf16")
+        for method in (
+            ExchangeMethod.DILOCO, ExchangeMethod.STREAMING, ExchangeMethod.DECOUPLED,
+        )
+    )  # fmt: skip
+    computes_s, sends_s = 24 * 0.2, 1.5 * 1e8 * 16 / 1e9
+    wanted = computes_s / (computes_s + sends_s + 0.3)
+    assert utilisation(ring, 1e8, 0.2, 1.0, rtt_s=0.1) == pytest.approx(wanted)
+    sends_s /= 24
+    wanted = 0.2 / (sends_s + 0.3)  # exchanges do not overlap one another: one takes 0.4 s
+    assert utilisation(streaming, 1e8, 0.2, 1.0, rtt_s=0.1) == pytest.approx(wanted)
+    assert utilisation(streaming, 1e8, 1.0, 1.0, rtt_s=0.1) == 1.0
+    assert utilisation(ours, 1e8, 0.2, 1.0, rtt_s=10.0) == 1.0
+
+
 def test_free_running_always_computes_and_lock_step_runs_at_slowest_pace() -> None:
     rng = np.random.default_rng(0)
     paces = Paces((1.0, 1.0, 2.0), 0.0)

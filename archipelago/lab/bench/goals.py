@@ -60,6 +60,7 @@ GOALS: Mapping[str, Mapping[str, Goal]] = {
         "speedup": Goal(at_least=20.0),
         "mean_participants": Goal(at_least=3.8),
         "transfer_fraction": Goal(at_least=0.7),
+        "utilisation_off": Goal(at_most=3.0),
     },
     "bytes": {"audit_deviation": Goal(at_most=0.05), "payload_share": Goal(at_least=0.8)},
     "calibrate": {"goodput_off": Goal(at_most=2.0), "merges_off": Goal(at_most=5.0)},

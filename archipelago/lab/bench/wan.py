@@ -21,6 +21,7 @@ from typing import Any
 
 from archipelago.lab.bench.wan_decoupled import BATCH_TOKENS, DecoupledPlan
 from archipelago.lab.bench.wan_ring import RingPlan
+from archipelago.lab.planner.bandwidth import Exchange, ExchangeMethod, utilisation
 from archipelago.lab.wan import ceiling, kernel, nodes, rig
 from archipelago.lab.wan.network import Network
 from cluster.storage.files import json_text
@@ -93,10 +94,12 @@ def wan(
         needs_ray = "decoupled" in here
         size = nodes.NodeSize(cpus=2.0, store_mb=STORE_MB) if needs_ray else None
         with rig.running(network, say, size=size):
+            tcp_gbit = statistics.median(ceiling.measure(network) for _ in range(TCP_REPEATS))
             if needs_ray and point == points[-1]:
-                figures |= _transfer(network, say)
+                figures |= _transfer(network, tcp_gbit, say)
             for method in here:
                 row = _row(network, point, method, choices, periods)
+                row |= predicted(point, method, tcp_gbit, row["compute_utilisation"])
                 say(_line(row))
                 rows.append(row)
     last = {row["method"]: row for row in rows[-len(methods) :]}
@@ -105,7 +108,22 @@ def wan(
         figures["speedup"] = decoupled["tokens_per_s"] / parallel["tokens_per_s"]
         figures["speedup_over_bytes"] = decoupled["tokens_per_s"] / parallel["bytes_tokens_per_s"]
         figures["mean_participants"] = decoupled["mean_participants"]
+    figures["utilisation_off"] = max(abs(row["utilisation_off"]) for row in rows)
     return figures
+
+
+def predicted(point: WanPoint, method: str, tcp_gbit: float, measured: float) -> dict[str, float]:
+    """Return the share of computing that the planner predicts, and how far `measured` is off.
+
+    `tcp_gbit`: the rate of one plain TCP connection over the same link. `utilisation_off` is in
+    points.
+    """
+    wire = {"diloco": "bf16", "streaming": "int4", "decoupled": point.wire}.get(method, "bf16")
+    exchange = Exchange(
+        ExchangeMethod(method), len(REGIONS), point.every, point.every, STREAMING_OVERLAP, wire
+    )
+    share = utilisation(exchange, point.parameters, point.step_s, tcp_gbit, point.rtt_ms / 1000)
+    return {"predicted_utilisation": share, "utilisation_off": 100 * (measured - share)}
 
 
 def _row(
@@ -178,9 +196,8 @@ def _driver(network: Network, module: str, *arguments: str, within_s: float) -> 
     return figures
 
 
-def _transfer(network: Network, say: Callable[[str], None]) -> dict[str, float]:
+def _transfer(network: Network, tcp: float, say: Callable[[str], None]) -> dict[str, float]:
     """Return the rate of objects through Ray, as a share of plain TCP's over the same link."""
-    tcp = statistics.median(ceiling.measure(network) for _ in range(TCP_REPEATS))
     address = f"{network.address(0)}:{nodes.PORT}"
     words = ("doctor", "--links", "--json", "--address", address)
     links = _driver(network, "archipelago", *words, within_s=0.0)["links"]

@@ -1,7 +1,9 @@
 """The link that each method needs, and the share of time that islands compute behind a given link.
 
-Bits are counted on one island's link, each way. Links are full duplex and carry nothing else. The
-four methods differ in how much they send, how often, and how much computing hides it:
+Bits are counted on one island's link, each way. Links are full duplex and carry nothing else. An
+exchange is a chain of hops, each of which waits for the one before, and exchanges do not overlap
+one another. The four methods differ in how much they send, how often, and how much computing hides
+it:
 
 - data-parallel: a ring all-reduce of all gradients in every step, hidden by the backward pass.
 - diloco: a ring all-reduce of the model every H steps, hidden by nothing (arXiv:2311.08105).
@@ -74,6 +76,14 @@ class Exchange:
             case ExchangeMethod.DECOUPLED:
                 return parameters / self.fragments * BITS[self.wire]
 
+    @property
+    def hops(self) -> int:
+        """Messages of one exchange that wait for one another, and a learner for all of them.
+
+        Each takes half a round trip. A ring passes 2 (M - 1) pieces on.
+        """
+        return 0 if self.method is ExchangeMethod.DECOUPLED else 2 * (self.islands - 1)
+
     def hidden_steps(self) -> float:
         """Return the number of steps of computing behind which an exchange costs no time."""
         match self.method:
@@ -87,17 +97,22 @@ class Exchange:
                 return self.gap
 
 
-def utilisation(exchange: Exchange, parameters: float, step_s: float, gbit_s: float) -> float:
-    """Return the share of the time in which an island computes, from 0 to 1."""
+def utilisation(
+    exchange: Exchange, parameters: float, step_s: float, gbit_s: float, rtt_s: float = 0.0
+) -> float:
+    """Return the share of the time in which an island computes, from 0 to 1.
+
+    `rtt_s`: seconds of a round trip between two islands.
+    """
     busy_s = exchange.gap * step_s
-    sends_s = exchange.bits(parameters) / (gbit_s * GIGA)
+    sends_s = exchange.bits(parameters) / (gbit_s * GIGA) + exchange.hops * rtt_s / 2
     return busy_s / (busy_s + max(0.0, sends_s - exchange.hidden_steps() * step_s))
 
 
 def needed_gbit_s(exchange: Exchange, parameters: float, step_s: float, share: float) -> float:
     """Return the slowest link, in Gbit/s, with which an island computes for a `share` < 1.
 
-    This is the inverse of `utilisation`.
+    This is the inverse of `utilisation` without a round trip.
     """
     waits_s = exchange.gap * step_s * (1.0 / share - 1.0)
     return exchange.bits(parameters) / (waits_s + exchange.hidden_steps() * step_s) / GIGA
