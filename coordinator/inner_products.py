@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.kernels import F32, compiled
+from coordinator.kernels import F32, I64, compiled, frozen
 
 LANES = 256
 """Number of partial sums of a norm, 2 kB of f64, added up in a fixed order."""
@@ -15,27 +15,41 @@ STRIP = 1 << 12
 """Elements of an array, 16 kB, that are read twice from the first or second level cache."""
 
 
-@compiled
 def sum_of_squares(a: F32, lanes: NDArray[np.float64]) -> float:
     """Return the sum of the squares in f64, which no finite f32 overflows.
 
     The sum is not finite exactly if an element is not. `lanes`: scratch for LANES partial sums.
     """
-    lanes[:] = 0.0
-    rows = a.size // (4 * LANES)
-    for row in range(rows):
-        start = row * 4 * LANES
-        b, c = a[start : start + LANES], a[start + LANES : start + 2 * LANES]
-        d, e = a[start + 2 * LANES : start + 3 * LANES], a[start + 3 * LANES : start + 4 * LANES]
+    found = np.empty(1)
+    sums_of_squares(a, frozen(np.array([0, a.size])), lanes, found)
+    return float(found[0])
+
+
+@compiled
+def sums_of_squares(
+    a: F32, bounds: I64, lanes: NDArray[np.float64], sums: NDArray[np.float64]
+) -> None:
+    """Write `sum_of_squares` of each stretch between two bounds."""
+    for j in range(sums.size):
+        lanes[:] = 0.0
+        values = a[bounds[j] : bounds[j + 1]]
+        rows = values.size // (4 * LANES)
+        for row in range(rows):
+            start = row * 4 * LANES
+            b, c = values[start : start + LANES], values[start + LANES : start + 2 * LANES]
+            d = values[start + 2 * LANES : start + 3 * LANES]
+            e = values[start + 3 * LANES : start + 4 * LANES]
+            for i in range(LANES):
+                w, x, y, z = np.float64(b[i]), np.float64(c[i]), np.float64(d[i]), np.float64(e[i])
+                lanes[i] += (w * w + x * x) + (y * y + z * z)
+        for start in range(rows * 4 * LANES, values.size, LANES):
+            rest = values[start : start + LANES]
+            for i in range(rest.size):
+                lanes[i] += np.float64(rest[i]) * np.float64(rest[i])
+        total = 0.0
         for i in range(LANES):
-            w, x, y, z = np.float64(b[i]), np.float64(c[i]), np.float64(d[i]), np.float64(e[i])
-            lanes[i] += (w * w + x * x) + (y * y + z * z)
-    for i in range(rows * 4 * LANES, a.size):
-        lanes[i % LANES] += np.float64(a[i]) * np.float64(a[i])
-    total = 0.0
-    for i in range(LANES):
-        total += lanes[i]
-    return total
+            total += lanes[i]
+        sums[j] = total
 
 
 @compiled

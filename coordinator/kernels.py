@@ -22,6 +22,7 @@ F32: TypeAlias = NDArray[np.float32]
 U8: TypeAlias = NDArray[np.uint8]
 U16: TypeAlias = NDArray[np.uint16]
 U32: TypeAlias = NDArray[np.uint32]
+I64: TypeAlias = NDArray[np.int64]
 
 TILE = 1 << 16
 """Elements of a tile: 256 kB of f32, which stay in the second level cache. A multiple of BLOCK."""
@@ -100,6 +101,30 @@ def add_four(total: F32, weights: F32, a: F32, b: F32, c: F32, d: F32) -> None:
     s, t, u, v = weights[0], weights[1], weights[2], weights[3]
     for i in range(total.size):
         total[i] = (((total[i] + s * a[i]) + t * b[i]) + u * c[i]) + v * d[i]
+
+
+@compiled
+def add_run(total: F32, bounds: I64, weights: F32, a: F32) -> None:
+    """Compute total += weight * a, with a weight for each stretch between two bounds."""
+    for j in range(weights.size):
+        weight, start, stop = weights[j], bounds[j], bounds[j + 1]
+        sums, values = total[start:stop], a[start:stop]
+        for i in range(sums.size):
+            sums[i] += weight * values[i]
+
+
+@compiled
+def add_four_run(
+    total: F32, bounds: I64, weights: tuple[F32, F32, F32, F32], a: F32, b: F32, c: F32, d: F32
+) -> None:
+    """Compute four times `add_run`, in this order."""
+    for j in range(weights[0].size):
+        s, t, u, v = weights[0][j], weights[1][j], weights[2][j], weights[3][j]
+        start, stop = bounds[j], bounds[j + 1]
+        sums, w, x = total[start:stop], a[start:stop], b[start:stop]
+        y, z = c[start:stop], d[start:stop]
+        for i in range(sums.size):
+            sums[i] = (((sums[i] + s * w[i]) + t * x[i]) + u * y[i]) + v * z[i]
 
 
 @compiled
@@ -190,15 +215,22 @@ def step(
     master: F32,
     momentum: F32,
     delta: F32,
-    factor: np.float32,
+    bounds: I64,
+    factors: F32,
     eta: np.float32,
     mu: np.float32,
     nesterov: bool,
 ) -> None:
-    """Take one outer step by `factor * delta`; see coordinator/outer.py."""
-    for i in range(master.size):
-        move = factor * delta[i]
-        kept = mu * momentum[i] - move
-        momentum[i] = kept
-        move = move - mu * kept if nesterov else -kept
-        master[i] += eta * move
+    """Take one outer step by `factor * delta`; see coordinator/outer.py.
+
+    There is a factor for each stretch between two bounds.
+    """
+    for j in range(factors.size):
+        factor, start, stop = factors[j], bounds[j], bounds[j + 1]
+        theta, b, moves = master[start:stop], momentum[start:stop], delta[start:stop]
+        for i in range(theta.size):
+            move = factor * moves[i]
+            kept = mu * b[i] - move
+            b[i] = kept
+            move = move - mu * kept if nesterov else -kept
+            theta[i] += eta * move

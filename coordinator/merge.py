@@ -47,11 +47,10 @@ from coordinator.codec import Payload, decoded
 from coordinator.fragments import Flat, Piece
 from coordinator.inner_products import products, sum_of_squares
 from coordinator.kernels import frozen
-from coordinator.outer import OuterRule, Turn, rate, step
-from coordinator.rda import Recipe, lengths, radial_recipes
+from coordinator.outer import OuterRule, Turn, rate, step_run
+from coordinator.rda import Recipe, lengths, radial_recipes, weighted_by_tile
 from coordinator.scratch import Room, room_of_my_own
-from coordinator.tiles import Spread, Tile, is_looked_at, jobs_of
-from coordinator.weighted_sum import weighted
+from coordinator.tiles import Spread, Tile, TileRun, is_looked_at, jobs_of, run_of, runs_of
 
 
 class MergeRule(StrEnum):
@@ -82,8 +81,9 @@ def merged_of(
     """Return the merged delta, in a new array, for an outer optimizer that is not ours."""
     merged = np.empty(sum(piece.size for piece in pieces), np.float32)
 
-    def keep(inside: slice, delta: Flat, factor: float) -> None:
-        np.multiply(delta, np.float32(factor), out=merged[inside])
+    def keep(run: TileRun, delta: Flat, factors: Flat) -> None:
+        factor = np.repeat(factors, np.diff(run.bounds))
+        np.multiply(delta, factor, out=merged[run.start : run.stop])
 
     _make(_planned(rule, pieces, parts, None, spread, kappa), keep, spread)
     return merged
@@ -113,10 +113,12 @@ def merge_into(
         outer = replace(outer, learning_rate=rate(outer, turn))
     in_passing, turns = plan.measured and turn is None, dict[int, Turn]()
 
-    def use(inside: slice, delta: Flat, factor: float) -> None:
-        if in_passing and is_looked_at(inside.start):
-            turns[inside.start] = _beside(delta, momentum[inside], factor)
-        step(outer, master[inside], momentum[inside], delta, factor)
+    def use(run: TileRun, delta: Flat, factors: Flat) -> None:
+        inside = slice(run.start, run.stop)
+        if in_passing and is_looked_at(run.start):
+            factor = plan.recipes[run.tiles[0].piece].factor
+            turns[run.start] = _beside(delta, momentum[inside], factor)
+        step_run(outer, master[inside], momentum[inside], delta, run.bounds, factors)
 
     measured = _make(plan, use, spread, momentum)
     if in_passing:
@@ -128,13 +130,13 @@ def merge_into(
 
 def norms(payload: Payload, pieces: Sequence[Piece], spread: Spread = map) -> list[float]:
     """Return the Euclidean norm of each piece; not finite if an element of it is not."""
-    size = sum(piece.size for piece in pieces)
+    sizes = [piece.size for piece in pieces]
+    size = sum(sizes)
 
-    def square(tile: Tile, room: Room) -> float:
-        values = decoded(payload, tile.start, tile.stop, size, room)
-        return sum_of_squares(values, room.lanes)
+    def values(run: TileRun, room: Room) -> Flat:
+        return decoded(payload, run.start, run.stop, size, room)
 
-    return lengths(pieces, range(len(pieces)), square, spread)
+    return lengths(sizes, range(len(sizes)), values, spread)
 
 
 class _Plan(NamedTuple):
@@ -152,15 +154,21 @@ class _Plan(NamedTuple):
     """Payloads of the contributions that are merged."""
     sizes: Sequence[int]
     """Elements of each piece."""
+    size: int
+    """Elements of all pieces."""
     recipes: Sequence[Recipe]
     """The recipe of each piece."""
     plain: Recipe
     """The recipe of the mean."""
 
-    def delta(self, tile: Tile, room: Room) -> Flat:
-        """Return the merged delta on a tile, without its recipe's factor; it is in `room`."""
-        weights, (_, start, stop) = self.recipes[tile.piece].weights, tile
-        return weighted(self.payloads, weights, start, stop, sum(self.sizes), room)
+    def delta(self, run: TileRun, room: Room) -> Flat:
+        """Return the merged delta on a run, without its recipes' factors; it is in `room`."""
+        weights = [self.recipes[tile.piece].weights for tile in run.tiles]
+        return weighted_by_tile(self.payloads, weights, run, self.size, room)
+
+    def factors(self, run: TileRun) -> Flat:
+        """Return the factor of each tile of a run."""
+        return np.array([self.recipes[tile.piece].factor for tile in run.tiles], np.float32)
 
 
 def _planned(
@@ -179,7 +187,8 @@ def _planned(
         case MergeRule.RDA:
             recipes = radial_recipes(kappa, pieces, parts, plain, spread)
     payloads = contributions.payloads[: len(parts)]
-    return _Plan(contributions, trial is not None, payloads, sizes, recipes, plain)
+    measured, size = trial is not None, sum(sizes)
+    return _Plan(contributions, measured, payloads, sizes, size, recipes, plain)
 
 
 def _turn(plan: _Plan, momentum: Flat, spread: Spread) -> Turn:
@@ -189,7 +198,7 @@ def _turn(plan: _Plan, momentum: Flat, spread: Spread) -> Turn:
         with room_of_my_own() as room:
             return [
                 _beside(
-                    plan.delta(tile, room),
+                    plan.delta(run_of([tile]), room),
                     momentum[tile.start : tile.stop],
                     plan.recipes[tile.piece].factor,
                 )
@@ -215,32 +224,34 @@ def _together(turns: Iterable[Turn]) -> Turn:
 
 def _make(
     plan: _Plan,
-    use: Callable[[slice, Flat, float], None],
+    use: Callable[[TileRun, Flat, Flat], None],
     spread: Spread,
     momentum: Flat | None = None,
 ) -> Directions:
-    """Make each tile of the merged delta and pass it to `use`.
+    """Make each run of the merged delta and pass it to `use`, with the factors of its tiles.
 
-    `momentum`: measured beside the parts, before `use` changes it on a tile.
+    A tile that is measured is a run of its own. `momentum`: measured beside the parts, before `use`
+    changes it on a tile.
     """
-    sizes, size = plan.sizes, sum(plan.sizes)
+    sizes, size = plan.sizes, plan.size
 
-    def work(job: Sequence[Tile]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def work(job: Sequence[TileRun]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         sums, along = nothing(plan.everyone), along_nothing(plan.everyone)
         with room_of_my_own() as room:
-            for tile in job:
-                recipe, delta = plan.recipes[tile.piece], None
+            for run in job:
+                tile, delta = run.tiles[0], None
                 if plan.measured and is_looked_at(tile.start):
                     if momentum is not None:
                         along += look_along(plan.everyone, momentum, tile, size, room)
                     delta, measured = look(plan.everyone, tile, size, room)
                     sums += measured
-                if delta is None or recipe is not plan.plain:
-                    delta = plan.delta(tile, room)
-                use(slice(tile.start, tile.stop), delta, recipe.factor)
+                if delta is None or plan.recipes[tile.piece] is not plan.plain:
+                    delta = plan.delta(run, room)
+                use(run, delta, plan.factors(run))
         return sums, along
 
-    results = list(spread(work, jobs_of(sizes, range(len(sizes)))))
+    jobs = runs_of(sizes, range(len(sizes)), measured=plan.measured)
+    results = list(spread(work, jobs))
     if not plan.measured:
         return Directions((), 0)
     momentum_sums = None if momentum is None else [along for _, along in results]

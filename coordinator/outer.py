@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coordinator import kernels
 from coordinator.fragments import Flat
+from coordinator.kernels import frozen
 
 CANCELLED = 1e-6
 """The ratio of a step to the sum of its terms below which it has no direction.
@@ -80,5 +82,18 @@ def step(rule: OuterRule, master: Flat, momentum: Flat, delta: Flat, factor: flo
     `master` and `momentum` change in place. The learning rate is the rule's own; `as_long` has no
     effect here.
     """
+    bounds, factors = frozen(np.array([0, delta.size])), np.array([factor], np.float32)
+    step_run(rule, master, momentum, delta, bounds, factors)
+
+
+def step_run(
+    rule: OuterRule,
+    master: Flat,
+    momentum: Flat,
+    delta: Flat,
+    bounds: NDArray[np.int64],
+    factors: Flat,
+) -> None:
+    """Take the outer step as `step` does, with a factor for each stretch between two bounds."""
     eta, mu = np.float32(rule.learning_rate), np.float32(rule.momentum)
-    kernels.step(master, momentum, delta, np.float32(factor), eta, mu, rule.nesterov)
+    kernels.step(master, momentum, delta, bounds, factors, eta, mu, rule.nesterov)

@@ -21,6 +21,7 @@ from coordinator.codec import (
 from coordinator.fragments import Flat
 from coordinator.kernels import BLOCK, SCALES, frozen
 from coordinator.scratch import Room, room_of_my_own
+from coordinator.tiles import TileRun
 
 
 def weighted(
@@ -54,6 +55,30 @@ def weighted(
         for (exponents, codes), weight in zip(coded[fours:], weights[fours:], strict=True):
             add(total, weight, exponents, codes)
     return total[start - first : stop - first]
+
+
+def weighted_run(
+    payloads: Sequence[Payload], weights: Flat, run: TileRun, size: int, room: Room
+) -> Flat:
+    """Return the sum of w v over a run of tiles, with weights of their own, in `room`.
+
+    `weights`: [contributions, tiles]. The result has the bits that `weighted` gives tile by tile,
+    but for numbers below 2**-126: a scale is a power of two, so it does not matter whether the
+    weight is multiplied by it or by the decoded value.
+    """
+    total, bounds, fours = room.total[: run.stop - run.start], run.bounds, 0
+    total[:] = 0
+    if all(each.dtype == np.float32 for each in payloads):
+        flats = [payload[run.start : run.stop].view(np.float32) for payload in payloads]
+        fours = len(flats) // 4 * 4
+        for i in range(0, fours, 4):
+            a, b, c, d = weights[i : i + 4]
+            kernels.add_four_run(total, bounds, (a, b, c, d), *flats[i : i + 4])
+    with room_of_my_own() as other:
+        for payload, some in zip(payloads[fours:], weights[fours:], strict=True):
+            values = decoded(payload, run.start, run.stop, size, other)
+            kernels.add_run(total, bounds, some, frozen(values))
+    return total
 
 
 def _weighted_apart(
