@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from archipelago.lab.planner import gap_law
 from archipelago.lab.planner import loss_cost as loss
 from archipelago.lab.planner.objective import QUICK, Simulator, Worth
 from archipelago.lab.planner.plan_choice import QUORUM, chosen
@@ -52,10 +54,16 @@ def reasons(cluster: ClusterFile, best: Worth, works: list[Worth]) -> list[str]:
                 f"{name} learners, M = {other.setting.total}: goodput {100 * other.goodput:.2f} %, "
                 f"{other.tokens:.3g} tokens, objective {other.objective / best.objective - 1:+.1%}"
             )
-    found.append(
-        "this project's own measured difference, +7.1 % at 0.84M parameters and M = 4 "
-        "(docs/lab/benchmarks.md, parity), is not used: the model is too small to reckon from"
-    )
+    steps = best.tokens / training.batch_tokens
+    if math.isfinite(steps):
+        gap = gap_law.LAW.percent(setting.every, steps, setting.total)
+        low, high = gap_law.LAW.interval(setting.every, steps, setting.total)
+        found.append(
+            f"this project's law of the gap to data-parallel training (docs/lab/convergence.md) "
+            f"gives +{gap:.2f} % ({low:.2f} to {high:.2f}) for M = {setting.total}, "
+            f"H = {setting.every} and {steps:.3g} steps; it is of 0.13M parameters and at most "
+            "2,000 steps, so this is an extrapolation, and the choice does not use it"
+        )
     found.append(
         f"K = {QUORUM}: no learner waits for a quorum, and a merge needs no more than one; the "
         "grace window catches the others"
