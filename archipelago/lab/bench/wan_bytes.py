@@ -2,7 +2,8 @@
 
 Two real runs of the same length: one merges, the other exchanges no contribution before its end.
 What the second one moves over a link beyond its audited payloads is the background: Ray's messages,
-reports, metrics and logs. The payloads and the background should be what the interfaces count.
+reports, metrics and logs. The payloads, the background and the headers of the additional packets
+should be what the interfaces count.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ NAME, PREFIX = "bbyte", "10.93"
 REGIONS = ("r0", "r1", "r2")
 """The regions; syncer and shards are in the first one, whose own island crosses no border."""
 BATCH, WINDOW = 2, 32
-WAYS = {"up": "sent_bytes", "down": "received_bytes"}
-"""The directions of an audit, and the counters of the interfaces."""
+WAYS = {"up": "sent", "down": "received"}
+"""The directions of an audit, and the names of the interfaces' counters of bytes and packets."""
+HEADER_BYTES = 14 + 20 + 32
+"""Bytes of the headers of a packet: Ethernet, IPv4, and TCP with a time stamp."""
 
 Bytes = dict[tuple[str, str], int]
 """Bytes by region and direction."""
@@ -51,9 +54,11 @@ def bytes_agree(plan: BytesPlan, say: Callable[[str], None]) -> dict[str, Any]:
 
     Errors: `UserMistake` without root or network tools; `RunFailed` if a run does not end well.
     """
-    busy, payloads, resent = _measured(plan, plan.every, say)
-    still, few, _ = _measured(plan, plan.steps, say)
-    rows = rows_of(busy, payloads, {key: still[key] - few[key] for key in still})
+    busy, busy_packets, payloads, resent = _measured(plan, plan.every, say)
+    still, still_packets, few, _ = _measured(plan, plan.steps, say)
+    background = {key: still[key] - few[key] for key in still}
+    headers = {key: HEADER_BYTES * (busy_packets[key] - still_packets[key]) for key in still}
+    rows = rows_of(busy, payloads, background, headers)
     return {
         "method": "bytes",
         "resent_segments": resent,
@@ -63,10 +68,13 @@ def bytes_agree(plan: BytesPlan, say: Callable[[str], None]) -> dict[str, Any]:
     }
 
 
-def rows_of(busy: Bytes, payloads: Bytes, background: Bytes) -> list[dict[str, Any]]:
+def rows_of(
+    busy: Bytes, payloads: Bytes, background: Bytes, headers: Bytes
+) -> list[dict[str, Any]]:
     """Return a row for each link and direction.
 
-    `busy`: the interfaces' counts of the run that merges; `payloads`: its audit's.
+    `busy`: the interfaces' counts of the run that merges; `payloads`: its audit's. `headers`: those
+    of the packets that the other run did not have.
     """
     return [
         {
@@ -75,14 +83,21 @@ def rows_of(busy: Bytes, payloads: Bytes, background: Bytes) -> list[dict[str, A
             "interface_bytes": busy[region, way],
             "payload_bytes": payloads[region, way],
             "background_bytes": background[region, way],
-            "explained": (payloads[region, way] + background[region, way]) / busy[region, way],
+            "header_bytes": headers[region, way],
+            "explained": sum(each[region, way] for each in (payloads, background, headers))
+            / busy[region, way],
         }
         for region, way in sorted(busy)
     ]
 
 
-def _measured(plan: BytesPlan, every: int, say: Callable[[str], None]) -> tuple[Bytes, Bytes, int]:
-    """Do one run; return the bytes by interfaces and by audit, and how many segments went twice."""
+def _measured(
+    plan: BytesPlan, every: int, say: Callable[[str], None]
+) -> tuple[Bytes, Bytes, Bytes, int]:
+    """Do one run; return bytes and packets by the interfaces, and bytes by the audit.
+
+    The last result is how many segments were sent again.
+    """
     network = Network.planned(NAME, PREFIX, REGIONS, plan.gbit, plan.rtt_ms)
     with run_over(network, config_of(plan, every), say) as run:
         before = kernel.counters(network)
@@ -93,20 +108,23 @@ def _measured(plan: BytesPlan, every: int, say: Callable[[str], None]) -> tuple[
         if not summary:
             raise RunFailed(f"the run has no summary:\n{errors[-2000:]}")
         audited = {each.region: each for each in audit(run.run_dir).regions}
+    for region in REGIONS:
+        say(f"{region}: {traffic_of(audited[region])}")
     lives = [audited[region].down[TrafficKind.MODEL].messages for region in REGIONS]
     say(f"H = {every}: {summary['merges']} merges, lives {lives}, {resent} segments sent again")
     payloads = {
         (region, way): audited_bytes(audited[region], way) for region in REGIONS[1:] for way in WAYS
     }
-    return _grown(before, after), payloads, resent
+    packets = _grown(before, after, "packets")
+    return _grown(before, after, "bytes"), packets, payloads, resent
 
 
-def _grown(before: Counters, after: Counters) -> Bytes:
-    """Return how much the counters of the remote regions have grown."""
+def _grown(before: Counters, after: Counters, unit: str) -> Bytes:
+    """Return how much the counters of the remote regions have grown; `unit`: bytes or packets."""
     return {
-        (region, way): after[region][counter] - before[region][counter]
+        (region, way): after[region][f"{name}_{unit}"] - before[region][f"{name}_{unit}"]
         for region in REGIONS[1:]
-        for way, counter in WAYS.items()
+        for way, name in WAYS.items()
     }
 
 
@@ -114,6 +132,16 @@ def audited_bytes(region: RegionAudit, way: str) -> int:
     """Return the bytes of all payloads of a region in one direction."""
     traffic = region.up if way == "up" else region.down
     return sum(each.bytes or 0 for each in traffic.values())
+
+
+def traffic_of(region: RegionAudit) -> str:
+    """Return the bytes of a region by direction and kind, for people."""
+    return ", ".join(
+        f"{way} {kind} {each.bytes:,}"
+        for way, traffic in (("up", region.up), ("down", region.down))
+        for kind, each in traffic.items()
+        if each.bytes is not None
+    )
 
 
 def config_of(plan: BytesPlan, every: int) -> Config:

@@ -220,6 +220,8 @@ def counters(network: Network) -> dict[str, dict[str, int]]:
         figures[region.name] = {
             "sent_bytes": stats["rx"]["bytes"],
             "received_bytes": stats["tx"]["bytes"],
+            "sent_packets": stats["rx"]["packets"],
+            "received_packets": stats["tx"]["packets"],
             "dropped_packets": stats["tx"]["dropped"] + stats["rx"]["dropped"],
         }
     return figures
