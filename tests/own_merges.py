@@ -35,7 +35,9 @@ def in_jax(deltas: Floats, weights: Floats, pieces: Pieces) -> Any:
 
 
 def along(deltas: Floats, weights: Floats, pieces: Pieces, momentum: Floats) -> Floats:
-    return mean(deltas, weights, pieces) + np.float32(0.5) * momentum
+    total = mean(deltas, weights, pieces)
+    total += np.float32(0.5) * momentum
+    return total
 
 
 class Median:
