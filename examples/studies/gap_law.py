@@ -37,12 +37,13 @@ def losses(study: str, arm: str) -> list[float]:
 
 def points() -> list[GapPoint]:
     """Return the measured gaps to which the law is fitted."""
-    found = [
-        point_of(every, steps, 4, losses(f"length-{steps}", "data-parallel"), islands)
-        for steps in (667, 2000)
-        for every in (8, 24)
-        if (islands := losses(f"length-{steps}", f"h{every}"))
-    ]
+    found = list[GapPoint]()
+    for steps in (667, 2000):
+        parallel = losses(f"length-{steps}", "data-parallel")
+        for every in (8, 24):
+            found.append(
+                point_of(every, steps, 4, parallel, losses(f"length-{steps}", f"h{every}"))
+            )
     parallel, islands = (list(side) for side in zip(*EIGHT, strict=True))
     return [*found, point_of(24, 667, 8, parallel, islands)]
 

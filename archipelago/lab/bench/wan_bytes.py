@@ -8,6 +8,7 @@ should be what the interfaces count.
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ NAME, PREFIX = "bbyte", "10.93"
 REGIONS = ("r0", "r1", "r2")
 """The regions; syncer and shards are in the first one, whose own island crosses no border."""
 BATCH, WINDOW = 2, 32
+WITHIN_S = 600.0
+"""Timeout of one run, whose paced steps take less than two minutes."""
 WAYS = {"up": "sent", "down": "received"}
 """The directions of an audit, and the names of the interfaces' counters of bytes and packets."""
 HEADER_BYTES = 14 + 20 + 32
@@ -101,7 +104,10 @@ def _measured(
     network = Network.planned(NAME, PREFIX, REGIONS, plan.gbit, plan.rtt_ms)
     with run_over(network, config_of(plan, every), say) as run:
         before = kernel.counters(network)
-        run.process.wait()
+        try:
+            run.process.wait(WITHIN_S)
+        except subprocess.TimeoutExpired as cause:
+            raise RunFailed(f"the run has not ended within {WITHIN_S:g} s") from cause
         after = kernel.counters(network)
         resent = sum(kernel.resent_segments(network).values())
         summary, errors = run.end()
