@@ -49,11 +49,17 @@ def scale(
         str, typer.Option(metavar="M,N", help="How many; each a row.")
     ] = "8,64,256",
     for_s: Annotated[float, typer.Option("--for", min=1.0, metavar="S", help="Each rate.")] = 10.0,
+    late_ms: Annotated[
+        float, typer.Option("--late-ms", min=1.0, metavar="MS", help="Limit of the p99.")
+    ] = 50.0,
     overrides: Overrides = [],  # noqa: B006 - typer reads it; it never changes
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
 ) -> None:
     """Measure the cost and the latency of one syncer, by the number of learners.
+
+    The rate of reports rises until answers are late. An actor that does nothing is measured in the
+    same way first (`empty_...`): that is the limit which Ray's calls set.
 
     Example: archipelago bench scale --learners 8,64,256 --json
     """
@@ -64,6 +70,7 @@ def scale(
         learners=[8] if quick else _numbers(learners),
         for_s=3.0 if quick else for_s,
         rates=bench_scale.QUICK if quick else bench_scale.LADDER,
+        late_ms=late_ms,
         overrides=overrides,
         say=console.print,
     )

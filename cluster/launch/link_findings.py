@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cluster.launch.wan_settings import CONNECTIONS
+from cluster.launch.wan_settings import CONNECTIONS, LEAST_TIMEOUT_S
 
 LONG_RTT_MS = 10.0
 """The round-trip time from which windows and connections matter."""
@@ -120,13 +120,14 @@ def _of_link(link: LinkMeasured) -> list[Finding]:
         link.target.ray.get("RAY_object_manager_pull_timeout_ms", DEFAULT_PULL_TIMEOUT_MS)
     )
     if link.gbit_s and (needed_s := LARGE_BYTES * 8 / (link.gbit_s * 1e9)) > timeout_ms / 1000:
+        wanted_ms = int(1000 * max(LEAST_TIMEOUT_S, 4 * needed_s))
         found.append(
             Finding(
                 where,
                 f"{LARGE_BYTES / 2**20:.0f} MiB take {needed_s:.0f} s, and Ray asks again after "
                 f"{timeout_ms / 1000:g} s",
                 Severity.WARNING,
-                f"export RAY_object_manager_pull_timeout_ms={max(120_000, int(4000 * needed_s))}",
+                f"export RAY_object_manager_pull_timeout_ms={wanted_ms}",
             )
         )
     return found

@@ -13,9 +13,12 @@ LEAST_BUFFER_BYTES = 16 * 2**20
 """Buffers below this are not worth a setting: Linux grows them only as far as they are needed."""
 CONNECTIONS = 8
 """Bulk connections between two nodes; Ray opens two by default."""
-LEAST_TIMEOUT_S = 120.0
-"""The shortest time for the transfer of one object."""
-LARGEST_OBJECT_BYTES = 2 * 2**30
+LEAST_TIMEOUT_S = 30.0
+"""The shortest time for the transfer of one object.
+
+A transfer that is lost with its connection, after a cut of the link, is repeated after it.
+"""
+LARGEST_OBJECT_BYTES = 512 * 2**20
 """The object for whose transfer the timeouts must suffice, at a quarter of the link."""
 RECONNECT_DELAYS = 8
 """The least backoff of a reconnection in one-way delays: Ray uses it as timeout of the connect."""

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -35,7 +35,15 @@ from cluster.actors.object_store.publish import (
     Shared,
     parts_of,
 )
-from cluster.actors.object_store.pull import AHEAD_S, PULLS, Fetching, Lot
+from cluster.actors.object_store.pull import (
+    AHEAD_S,
+    LATE_S,
+    LATE_TIMES,
+    PULLS,
+    Fetching,
+    Lot,
+    Patience,
+)
 from cluster.names import Seat
 from coordinator.codec import Wire, decode, encode
 from coordinator.errors import Malformed, Unreachable
@@ -119,12 +127,18 @@ def test_version_is_put_once_for_all_callers(monkeypatch: pytest.MonkeyPatch) ->
             (V3, 4000, (0,))
         }
         assert len(put) == 1
+        shares.renew([Fragment(0)])  # a learner did not receive its objects
+        assert await shares.fragment(Fragment(1), 1e9) == found[0]
+        await shares.probe(PROBE_BYTES)
+        assert len(put) == 2, "only the probe is another one"
+        shares.renew([Fragment(1)])
+        assert list((await shares.fragment(Fragment(1), 1e9)).parts) == [2]
         version[0] = Version(0, 4)
         shares.forget(Fragment(1))
         monkeypatch.setattr("cluster.actors.object_store.publish.MIN_PART_BYTES", 1)
         newer = await shares.fragment(Fragment(1), 1000 / PART_S)
         assert (newer.version, len(newer.parts)) == (version[0], 4)
-        np.testing.assert_array_equal(np.concatenate(put[1:]), MODEL[Fragment(1)])
+        np.testing.assert_array_equal(np.concatenate(put[3:]), MODEL[Fragment(1)])
 
     asyncio.run(story())
 
@@ -245,6 +259,48 @@ def test_failed_pull_leaves_no_thread_blocked() -> None:
     assert fetching.pull(Lot(each, 1.0) for each in good) == good
 
 
+@given(st.lists(st.floats(0.0, 1e4), max_size=10), st.floats(0.0, 1e4))
+def test_patience_exceeds_what_arrivals_take_and_is_bounded(
+    took: list[float], now_s: float
+) -> None:
+    patience = Patience()
+    for took_s in took:
+        patience.came(took_s)
+    assert patience.seconds(now_s) >= LATE_S + LATE_TIMES * max([now_s, *took[-3:]])
+    usual_s = patience.seconds()
+    for _ in range(100):
+        patience.in_vain()
+    assert 2 * usual_s < patience.seconds() <= 10 * usual_s
+    for _ in range(3):
+        patience.came(0.0)
+    assert patience.seconds() == LATE_S
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_pull_without_arrivals_ends_and_leaves_no_thread_blocked(lost: int) -> None:
+    """A connection is gone with its transfers, as after a cut, and Ray waits for minutes."""
+    now_s = [0.0]
+
+    def clock() -> float:
+        now_s[0] += 8.0
+        return now_s[0]
+
+    looked = threading.Semaphore(0)
+
+    def there(reference: Any) -> bool:
+        return reference != "lost" or looked.acquire(timeout=0.01)
+
+    fetching = Fetching(Cable(), clock, get=lambda reference: reference, arrived=there)
+    lots: list[Any] = [Lot(cast("Any", each), 1.0) for each in (1, *["lost"] * lost)]
+    fetching.pull(lots[:1])
+    began_s = now_s[0]
+    with pytest.raises(Unreachable, match=r"^1 object of .*: nothing has arrived for"):
+        fetching.pull(lots)
+    assert now_s[0] - began_s >= LATE_S + LATE_TIMES * 8, "the first one took 8 s by this clock"
+    good: list[Any] = [*range(3 * PULLS)]
+    assert fetching.pull(Lot(each, 1.0) for each in good) == good
+
+
 # --- a join ---------------------------------------------------------------------------------------
 
 
@@ -302,6 +358,9 @@ class Run:
             case "shared":
                 assert all(f"shard-{p % 2}" == who for p in arguments[0])
                 return [self.shared(p, arguments[2].get(p)) for p in arguments[0]]
+            case "renew":
+                assert all(f"shard-{p % 2}" == who for p in arguments[0])
+                return None
             case "missed":
                 p, own = arguments[0], arguments[4]
                 if own is None:
@@ -416,6 +475,7 @@ def test_learner_asks_again_for_a_difference_lost_on_its_way(run: Run) -> None:
     run.lost = 1
     with pytest.raises(Unreachable, match="lost on its way"):
         run.link.missed(Fragment(0), V3, Version(0, 4))
+    assert run.calls[-1] == ("renew", [Fragment(0)])
     assert len(run.link.missed(Fragment(0), V3, Version(0, 4))) == 1
 
 
@@ -507,6 +567,13 @@ def test_fragments_lost_with_their_shard_are_requested_again(run: Run) -> None:
     found = run.link.whole([*MODEL])
     assert found is not None
     np.testing.assert_array_equal(found[5][1], MODEL[Fragment(5)])
+    asked = [(method, what) for method, what in run.calls if method in ("probe", "renew", "shared")]
+    renewed = [number for number, (method, _) in enumerate(asked) if method == "renew"]
+    assert len(renewed) == 3
+    for number in renewed:
+        _, fragments = asked[number]
+        method, again = asked[number + 1]
+        assert method == "probe" or again == fragments, "the same fragments, of other objects"
 
 
 def test_donor_is_waited_for_while_it_copies(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

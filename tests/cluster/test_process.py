@@ -334,6 +334,7 @@ class Offered:
     ("error", "told"),
     [
         (ObjectLostError("00", None, ""), None),
+        (GetTimeoutError("not yet"), None),
         (OutOfDiskError("full"), "OutOfDiskError in offer: the object store had no room"),
         (
             ObjectStoreFullError("full"),
@@ -347,7 +348,8 @@ def test_unfetchable_payload_is_left_to_be_requested_from_the_shard(
     error: Exception,
     told: str | None,
 ) -> None:
-    def get(_: object) -> NoReturn:
+    def get(_: object, timeout: float) -> NoReturn:
+        assert timeout > 0
         raise error
 
     monkeypatch.setattr("ray.ObjectRef", Stored)

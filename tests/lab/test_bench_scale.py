@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 import pytest
 
+from archipelago.lab.bench.load_window import LoadWindow, climbed
 from archipelago.lab.bench.scale import (
-    LoadWindow,
-    climbed,
     config_of,
     figures,
     layout_of,
@@ -280,6 +279,8 @@ def test_rate_is_held_if_reached_with_timely_answers() -> None:
     assert not window(10, 940, 1.0).held
     late = LoadWindow(10, 100.0, 1000, [0.002] * 980 + [0.06] * 20, 1.0, 1.0, 1.0, 0)
     assert not late.held
+    later = LoadWindow(10, 100.0, 1000, late.latencies_s, 1.0, 1.0, 1.0, 0, late_ms=61.0)
+    assert later.held
 
 
 def test_highest_rate_is_searched_with_two_attempts_each() -> None:

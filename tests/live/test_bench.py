@@ -25,6 +25,10 @@ def test_bench_scale_closes_every_round() -> None:
     assert 0 < row["report_p50_ms"] <= row["report_p99_ms"]
     assert 0 < row["syncer_cpu_fraction"] < 2
     assert row["syncer_rss_bytes"] > 1e7
+    assert told["late_ms"] == 50
+    assert row["empty_reports_per_s"] > 0
+    assert row["empty_p99_ms"] > 0
+    assert 0 < row["empty_cpu_us_per_report"] < 1e5
 
 
 GANG = ("--set", "islands.0.hosts=2", "--set", "islands.0.batch_size=16")

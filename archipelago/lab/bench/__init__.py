@@ -22,6 +22,8 @@ through an actor of its own (`stub_actor`, `baseline_actor`).
     overhead              the cost of the system for islands that train anyway
     baseline_actor        an island's actor that trains with the others or alone, on request
     scale                 the cost and latency of one syncer, by number of learners
+    load_window           a window at one rate of reports, and the search for the highest rate
+    empty_actor           the same reports to an actor that does nothing: the limit of Ray's calls
     stub_learner          a learner without a model; hundreds of them share a core
     stub_lanes            one fetch of a fragment at a time, and the newest offer waits
     stub_material         the shared parts of stub learners: pace, deltas, a link

@@ -4,20 +4,22 @@ One real syncer and one real shard run on Ray, with many stub learners (`stub_le
 process. The rate of reports is raised in steps until answers are late, or fewer reports are made
 than were asked for. The row has the highest rate that was sustained. On a small machine the
 learners exhaust it first, so the row also has the CPU seconds of the syncer's process: per report
-with no rounds under way, and per round the cost that rounds add to that.
+with no rounds under way, and per round the cost that rounds add to that. The same reports go to an
+actor that does nothing first: that is the limit which Ray's calls set.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from archipelago.lab.bench import procfs
 from archipelago.lab.bench.embedded_core import BenchStage, staged
+from archipelago.lab.bench.empty_actor import empty_figures
+from archipelago.lab.bench.load_window import LoadWindow, climbed
 from archipelago.lab.bench.stub_actor import CrewActor, CrewFigures, start_crew
 from archipelago.lab.bench.stub_material import Material, StubPace
 from cluster.actors.call_errors import answer
@@ -39,10 +41,6 @@ In bf16 it is larger than 100 KiB; Ray would send anything smaller along with th
 of through the object store.
 """
 SEED = 0
-LATE_MS = 50.0
-"""The goal for the 99th percentile of report latencies, in milliseconds."""
-HELD = 0.95
-"""The share of a rate that must be reached for it to count as sustained."""
 SETTLE_S = 2.0
 """Seconds after each change of pace before anything is counted."""
 REST_S = 5.0
@@ -57,66 +55,24 @@ QUICK = LADDER[:2]
 """The rates of the quick form."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadWindow:
-    """The measurements of some seconds at one pace."""
-
-    seconds: float
-    asked_per_s: float
-    """Reports per second that were asked for."""
-    steps: int
-    """Inner steps of all learners."""
-    latencies_s: list[float]
-    """Seconds from each report to its answer."""
-    crew_cpu_s: float
-    """CPU seconds of the learners' processes."""
-    syncer_cpu_s: float
-    shard_cpu_s: float
-    rounds: int
-    """Rounds that were merged."""
-
-    @property
-    def reports_per_s(self) -> float:
-        """Reports per second that were answered."""
-        return len(self.latencies_s) / self.seconds
-
-    def percentile_ms(self, percent: float) -> float:
-        """Return this percentile of the report latencies; 0 if there were none."""
-        return 1e3 * float(np.percentile(self.latencies_s, percent)) if self.latencies_s else 0.0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.asked_per_s:.0f} reports/s asked, {self.reports_per_s:.0f} made, "
-            f"p50 {self.percentile_ms(50):.1f} ms, p99 {self.percentile_ms(99):.1f} ms, "
-            f"{self.rounds / self.seconds:.2f} rounds/s; cores: "
-            f"syncer {self.syncer_cpu_s / self.seconds:.2f}, "
-            f"shards {self.shard_cpu_s / self.seconds:.2f}, "
-            f"learners {self.crew_cpu_s / self.seconds:.2f}"
-        )
-
-    @property
-    def held(self) -> bool:
-        """Whether the rate was reached, and the answers were in time."""
-        is_reached = min(self.steps / self.seconds, self.reports_per_s) >= HELD * self.asked_per_s
-        return is_reached and self.percentile_ms(99) < LATE_MS
-
-
 def scale(
     *,
     learners: Sequence[int],
     for_s: float,
     rates: Sequence[float],
+    late_ms: float,
     overrides: Sequence[str],
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Measure each number of learners, and return a row for each.
 
-    `rates` are in reports per second, rising; each is tried for `for_s` seconds.
+    `rates` are in reports per second, rising; each is tried for `for_s` seconds, and fails if the
+    99th percentile of the reports' latencies is not below `late_ms` milliseconds.
 
     Errors: `RunFailed` if a round that was opened did not close.
     """
-    rows = [_row(count, for_s, rates, overrides, say) for count in learners]
-    return {"learners": list(learners), "rows": rows}
+    rows = [_row(count, for_s, rates, late_ms, overrides, say) for count in learners]
+    return {"learners": list(learners), "late_ms": late_ms, "rows": rows}
 
 
 def config_of(learners: int, overrides: Sequence[str]) -> Config:
@@ -166,6 +122,7 @@ def _row(
     learners: int,
     for_s: float,
     rates: Sequence[float],
+    late_ms: float,
     overrides: Sequence[str],
     say: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -174,34 +131,21 @@ def _row(
     layout = layout_of(config)
     flats = [np.zeros(size, np.float32) for size in layout.sizes]
     with staged(config, layout, flats) as stage:
+        empty = empty_figures([*names_of(learners).values()], for_s, rates, late_ms, say)
         crews = boarded(stage, learners, rates[0])
 
         def look(rate: float) -> LoadWindow:
-            window = _window(stage, crews, StubPace(learners / rate), rate, for_s)
+            window = _window(stage, crews, StubPace(learners / rate), rate, for_s, late_ms)
             say(f"{learners} learners: {window}")
             return window
 
         held = climbed(rates, look)
         resting = StubPace(learners / held.asked_per_s, resting=True)
-        rest_window = _window(stage, crews, resting, held.asked_per_s, min(for_s, REST_S))
+        rest_window = _window(stage, crews, resting, held.asked_per_s, min(for_s, REST_S), late_ms)
         memory_bytes = procfs.rss_bytes(stage.syncer_pid)
         ends = ended(stage, crews, StubPace(learners / held.asked_per_s))
-    return figures(learners, held, rest_window) | {"syncer_rss_bytes": memory_bytes} | ends
-
-
-def climbed(rates: Sequence[float], look: Callable[[float], LoadWindow]) -> LoadWindow:
-    """Find the highest rate that is sustained, and return its window.
-
-    A rate fails if it misses twice in a row, since others may use the machine. If even the lowest
-    rate fails, its window is returned.
-    """
-    best: LoadWindow | None = None
-    for rate in rates:
-        if not (window := look(rate)).held and not (window := look(rate)).held:
-            return best or window
-        best = window
-    assert best is not None, "there are rates"
-    return best
+    shown = figures(learners, held, rest_window) | empty
+    return shown | {"syncer_rss_bytes": memory_bytes} | ends
 
 
 def figures(learners: int, held: LoadWindow, alone: LoadWindow) -> dict[str, Any]:
@@ -246,7 +190,12 @@ def boarded(
 
 
 def _window(
-    stage: BenchStage, crews: Sequence[Any], pace: StubPace, rate: float, for_s: float
+    stage: BenchStage,
+    crews: Sequence[Any],
+    pace: StubPace,
+    rate: float,
+    for_s: float,
+    late_ms: float,
 ) -> LoadWindow:
     """Measure one window of `for_s` seconds at this pace."""
     _all(crew.pace.remote(pace) for crew in crews)
@@ -270,6 +219,7 @@ def _window(
         syncer_s,
         shard_s,
         stage.status()["merges"] - before,
+        late_ms,
     )
 
 

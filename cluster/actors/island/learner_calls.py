@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import GetTimeoutError, RayError
 
 from cluster.actors.call_errors import STORE_FULL, failure_of
 from cluster.actors.hosts.ray_gang import RayGang
 from cluster.actors.object_store.moment_pieces import Giving, MomentPieceRef, put_pieces
+from cluster.actors.object_store.pull import Patience
 from cluster.config.region_tables import Leaving
 from cluster.failures import Failure, Reason
 from cluster.hosts.first_part import FirstPart
@@ -40,7 +41,7 @@ class LearnerCalls:
         `border`: the border of the island's region, which every answer passes; None: there is none.
         """
         self._learner, self._border = learner, border or OPEN
-        self._giving = Giving()
+        self._giving, self._patience = Giving(), Patience()
         self.gang: RayGang | None = None
 
     def hand_in(self, life: Life, fragment: Fragment, known: Known) -> Prepared:
@@ -104,8 +105,8 @@ class LearnerCalls:
         """Offer a publication to the learner; return a failure if its payload could not be fetched.
 
         `boxed`: the payload, or a reference to it; empty if there was no room for it. Without a
-        payload the learner asks the shard for the versions that it lacks. A learner that catches up
-        needs none, so none is fetched.
+        payload, or if it does not arrive in time, the learner asks the shard for the versions that
+        it lacks. A learner that catches up needs none, so none is fetched.
         """
         if (learner := self._learner()) is None:
             return None
@@ -114,7 +115,7 @@ class LearnerCalls:
             boxed = ()
         try:
             for each in boxed:
-                payload = ray.get(each) if isinstance(each, ray.ObjectRef) else each
+                payload = self._fetched(each) if isinstance(each, ray.ObjectRef) else each
         except RayError as error:
             found = failure_of(Reason.OFFER, error)
             if isinstance(found, Failure):
@@ -122,3 +123,15 @@ class LearnerCalls:
             logging.warning("%s is not to be had: %s", publication.version, found)
         learner.offer(life, publication, payload)
         return failure
+
+    def _fetched(self, reference: ray.ObjectRef) -> Sent | None:
+        """Return a payload; None if it did not arrive in time, as after a cut of the link."""
+        began_s, within_s = time.monotonic(), self._patience.seconds()
+        try:
+            payload: Sent = ray.get(reference, timeout=within_s)
+        except GetTimeoutError:
+            self._patience.in_vain()
+            logging.warning("a publication did not arrive within %.0f s", within_s)
+            return None
+        self._patience.came(time.monotonic() - began_s)
+        return payload

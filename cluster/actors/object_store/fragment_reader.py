@@ -101,7 +101,7 @@ class FragmentReader:
                 try:
                     means = self._opened([*boxed.values()], came)
                 except Unreachable as error:
-                    logging.info("%s; trying again", error)
+                    self._renew([*boxed], error)
                     continue
                 found |= dict(zip(boxed, cast("list[Payload]", means), strict=True))
                 pending = [p for p in pending if p not in available]
@@ -122,9 +122,13 @@ class FragmentReader:
         if answer is None:
             came()  # the shard has answered
             raise Unreachable(f"the {self._holder[p]} has no difference to {newer} of f{p} yet")
-        if isinstance(answer, Shared):
-            return answer.version, _sewn(self._fetching.pull(lots_of(answer), came))
-        return self._opened(answer, came)
+        try:
+            if isinstance(answer, Shared):
+                return answer.version, _sewn(self._fetching.pull(lots_of(answer), came))
+            return self._opened(answer, came)
+        except Unreachable as error:
+            self._renew([p], error)
+            raise
 
     def _owns(self, fragments: Sequence[Fragment]) -> dict[Fragment, Range]:
         """Return this host's ranges of these fragments; empty if it holds them whole."""
@@ -159,13 +163,19 @@ class FragmentReader:
                 lots = [lot for shared in asked.values() for lot in lots_of(shared)]
                 parts = iter(self._fetching.pull(lots, came))
             except Unreachable as error:
-                logging.info("%s; trying again", error)
+                self._renew([*asked], error)
                 asked = self._shared([*asked], least, came)
                 continue
             return {
                 p: (shared.version, _sewn([*islice(parts, len(shared.parts))]))
                 for p, shared in asked.items()
             }
+
+    def _renew(self, fragments: Sequence[Fragment], error: Unreachable) -> None:
+        """Have the shards answer the next requests with other objects: these did not arrive."""
+        logging.info("%s; asking for other objects", error)
+        for name in dict.fromkeys(self._holder[p] for p in fragments):
+            self._ask(name, "renew", [p for p in fragments if self._holder[p] == name])
 
     def _opened(self, boxed: Sequence[Boxed], came: Came) -> list[Sent]:
         """Return encoded differences, and pull those that did not come with the answer.
@@ -195,7 +205,7 @@ class FragmentReader:
                     lambda nbytes: self._until(came, self._holder[p], "probe", nbytes), came
                 )
             except Unreachable as error:
-                logging.info("%s; trying again", error)
+                self._renew([p], error)
         return bytes_s
 
     def _until(self, came: Came, shard: str, method: str, *arguments: object) -> Any:

@@ -14,7 +14,7 @@ import functools
 import math
 import reprlib
 import time
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -43,8 +43,6 @@ PROBE_BYTES, PROBE_GROWS = 2**20, 4
 
 Each further object is larger by that factor.
 """
-SOON_S = 5.0
-"""Seconds within which a shard answers; the learner asks again for missing fragments."""
 T = TypeVar("T")
 
 
@@ -242,6 +240,15 @@ class FragmentPublisher:
         """
         return (await _on(self._publishing, lambda: put([payload]))).parts
 
+    def renew(self, fragments: Sequence[Fragment]) -> None:
+        """Answer the next requests for these fragments, and for probes, with other objects.
+
+        A learner did not receive them. Learners that still pull them are not disturbed.
+        """
+        for p in fragments:
+            self.forget(p)
+        self._probes.clear()
+
     def forget(self, p: Fragment | None = None) -> None:
         """Drop the objects of a fragment that has a newer version, or of all fragments.
 
@@ -255,18 +262,6 @@ class FragmentPublisher:
         self._late |= {each for each in objects.values() if not each.done()}
         for key in [key for key, each in objects.items() if each.done()]:
             self._late.discard(objects.pop(key))
-
-
-async def soon(asked: Awaitable[T], end_s: float) -> T | None:
-    """Return the result if it comes by `end_s` of the event loop's clock; otherwise None."""
-    limit = asyncio.timeout_at(end_s)
-    try:
-        async with limit:
-            return await asked
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        return None
 
 
 def _on(thread: ThreadPoolExecutor, call: Callable[[], T]) -> asyncio.Future[T]:

@@ -2,6 +2,10 @@
 
 There is no overall timeout. The objects in flight are as many as the link carries in a few seconds,
 at the measured rate. Every arrival is progress, and is reported to the caller as a sign of life.
+
+A transfer that is lost with its connection is repeated by Ray only after its own timeout, which is
+minutes on thin links. So a pull without an arrival ends after its `Patience`, and the caller asks
+for other objects.
 """
 
 from __future__ import annotations
@@ -34,6 +38,10 @@ RECENT = 3
 """Rates that are remembered."""
 LOOK_S = 1.0
 """Seconds after which a waiting thread checks again whether its object is still wanted."""
+LATE_S, LATE_TIMES = 20.0, 4.0
+"""A wait is given up after `LATE_S` plus this multiple of the time that it should take."""
+MOST_DOUBLINGS = 3
+"""The largest number of doublings of the patience, after waits in a row that were in vain."""
 
 
 class Lot(NamedTuple):
@@ -47,6 +55,32 @@ class Lot(NamedTuple):
 def lots_of(stored: Probe | Shared) -> list[Lot]:
     """Return the objects of which it consists in the object store."""
     return [Lot(reference, stored.nbytes / len(stored.parts)) for reference in stored.parts]
+
+
+class Patience:
+    """The longest wait of a process for an object that does not arrive; usable on any thread.
+
+    It doubles with each wait in vain, so that an object larger than expected arrives at last, and
+    then follows the longest of the last few arrivals.
+    """
+
+    def __init__(self) -> None:
+        self._doublings = 0
+        self._took_s = deque[float]([0.0], maxlen=RECENT)
+
+    def seconds(self, expected_s: float = 0.0) -> float:
+        """Return how long to wait for an arrival that should take `expected_s`, in seconds."""
+        longest_s = max(expected_s, *self._took_s)
+        return float((LATE_S + LATE_TIMES * longest_s) * 2**self._doublings)
+
+    def came(self, took_s: float) -> None:
+        """Note an arrival after `took_s` seconds."""
+        self._doublings = 0
+        self._took_s.append(took_s)
+
+    def in_vain(self) -> None:
+        """Note that a wait has ended without an arrival."""
+        self._doublings = min(self._doublings + 1, MOST_DOUBLINGS)
 
 
 class Fetching:
@@ -69,6 +103,7 @@ class Fetching:
         self._is_there = arrived or (_is_there if get is None else None)
         self._threads = ThreadPoolExecutor(PULLS, "pull")
         self._rates = deque[float](maxlen=RECENT)
+        self._patience = Patience()
 
     @property
     def bytes_s(self) -> float | None:
@@ -113,30 +148,49 @@ class Fetching:
         `came`: called for each arrival; its exception ends the pull. However the pull ends, no
         thread keeps waiting for an object.
 
-        Errors: `Unreachable` if an object is lost.
+        Errors: `Unreachable` if an object is lost, or if none has arrived for too long. The same
+        objects should not be pulled again then.
         """
         pending, flying = deque(enumerate(lots)), dict[Future[Any], tuple[int, Lot]]()
         found: dict[int, Any] = {}
         began_s, came_bytes, over = self._now_s(), 0.0, Event()
+        moved_s = began_s
         try:
             while pending or flying:
                 self._cable.passes()
                 for number, lot in self._next(pending, [lot for _, lot in flying.values()]):
                     pulled = self._threads.submit(self._pull, lot.reference, over)
                     flying[pulled] = number, lot
-                for done in wait(flying, return_when=FIRST_COMPLETED).done:
+                arrived = wait(flying, LOOK_S, FIRST_COMPLETED).done
+                if not arrived:
+                    self._require_soon(self._now_s() - moved_s, [*flying.values()])
+                for done in arrived:
                     number, lot = flying.pop(done)
                     try:
                         found[number] = done.result()
                     except RayError as error:
                         raise Unreachable(f"lost on its way: {type(error).__name__}") from error
                     came_bytes += lot.nbytes
+                    self._patience.came(self._now_s() - moved_s)
+                    moved_s = self._now_s()
                     came()
         finally:
             over.set()
         if came_bytes:
             self._rates.append(came_bytes / max(self._now_s() - began_s, 1e-6))
         return [found[number] for number in sorted(found)]
+
+    def _require_soon(self, waited_s: float, flying: Sequence[tuple[int, Lot]]) -> None:
+        """Require that a pull has not been without an arrival for too long.
+
+        Errors: `Unreachable`.
+        """
+        nbytes = sum(lot.nbytes for _, lot in flying)
+        if waited_s > self._patience.seconds(nbytes / max(self._rates, default=math.inf)):
+            self._patience.in_vain()
+            objects = "object" if len(flying) == 1 else "objects"
+            what = f"{len(flying)} {objects} of together {nbytes / 1e6:.1f} MB"
+            raise Unreachable(f"{what}: nothing has arrived for {waited_s:.0f} s")
 
     def _pull(self, reference: ray.ObjectRef, over: Event) -> Any:
         """Wait for an object, until its pull is over; after that the result is not needed."""

@@ -159,6 +159,10 @@ class ShardActor(Breakable):
             return None
         return await self._public.shared(fragments, bytes_s, owns, least)
 
+    async def renew(self, fragments: Sequence[Fragment]) -> None:
+        """See `FragmentPublisher.renew`."""
+        self._public.sharing.renew(fragments)
+
     async def mean_moments(
         self, fragments: Sequence[Fragment], bytes_s: float, owns: Mapping[Fragment, Range] = WHOLE
     ) -> list[Sequence[Boxed] | None] | None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeVar
 
-from cluster.actors.object_store.publish import SOON_S, Boxed, FragmentPublisher, Shared, soon
+from cluster.actors.object_store.publish import Boxed, FragmentPublisher, Shared
 from cluster.actors.object_store.ranges import Range, Ranges
 from cluster.shard.arrays import ArrayShard
 from coordinator.fragments import Flat
@@ -24,6 +25,9 @@ INLINE_BYTES = 90_000
 Ray sends arguments and answers of up to 100 kB with the call, the message included. Below that the
 object store's two round trips cost more than the bytes.
 """
+SOON_S = 5.0
+"""Seconds within which a shard answers; the learner asks again for missing fragments."""
+T = TypeVar("T")
 WHOLE: Mapping[Fragment, Range] = MappingProxyType({})
 """No ranges: every fragment is wanted whole."""
 ANY: Mapping[Fragment, Version] = MappingProxyType({})
@@ -56,7 +60,7 @@ class PublicFragments:
         """
         end_s, publish = _end_s(), self.sharing.fragment
         return [
-            await soon(publish(p, bytes_s, owns.get(p), least.get(p)), end_s) for p in fragments
+            await _soon(publish(p, bytes_s, owns.get(p), least.get(p)), end_s) for p in fragments
         ]
 
     async def mean_moments(
@@ -70,7 +74,7 @@ class PublicFragments:
             make = functools.partial(self.ranges.moments, p, own, size)
             return self.sharing.encoded(p, ("moments", own), make, bytes_s, inline_bytes)
 
-        return [await soon(moments(p), end_s) for p in fragments]
+        return [await _soon(moments(p), end_s) for p in fragments]
 
     async def missed(
         self, p: Fragment, older: Version, newer: Version, bytes_s: float, own: Range | None = None
@@ -83,9 +87,9 @@ class PublicFragments:
         end_s, size = _end_s(), self._sizes()[p]
         make = functools.partial(self.ranges.links, p, older, newer, own, size)
         links = self.sharing.encoded(p, (older, newer, own), make, bytes_s, INLINE_BYTES)
-        if (found := await soon(links, end_s)) is None or found:
+        if (found := await _soon(links, end_s)) is None or found:
             return found
-        return await soon(self.sharing.fragment(p, bytes_s, own, newer), end_s)
+        return await _soon(self.sharing.fragment(p, bytes_s, own, newer), end_s)
 
     def _copied(self, p: Fragment, own: Range | None) -> tuple[Version, Flat]:
         part = slice(None) if own is None else slice(*own)
@@ -94,3 +98,15 @@ class PublicFragments:
 
 def _end_s() -> float:
     return asyncio.get_running_loop().time() + SOON_S
+
+
+async def _soon(asked: Awaitable[T], end_s: float) -> T | None:
+    """Return the result if it comes by `end_s` of the event loop's clock; otherwise None."""
+    limit = asyncio.timeout_at(end_s)
+    try:
+        async with limit:
+            return await asked
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return None
