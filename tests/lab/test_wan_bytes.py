@@ -7,7 +7,14 @@ from typer.testing import CliRunner
 
 from archipelago.cli.main import app
 from archipelago.lab.bench.goals import GOALS, verdict
-from archipelago.lab.bench.wan_bytes import REGIONS, BytesPlan, audited_bytes, config_of, rows_of
+from archipelago.lab.bench.wan_bytes import (
+    REGIONS,
+    BytesMeasured,
+    BytesPlan,
+    audited_bytes,
+    config_of,
+    rows_of,
+)
 from archipelago.lab.checks.audit_result import RegionAudit, Traffic, TrafficKind
 from coordinator.errors import UserMistake
 
@@ -30,13 +37,24 @@ def test_bytes_of_a_direction_are_those_of_all_its_payloads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("payload", "explained", "reached"), [(850, 1.0, True), (790, 0.94, False), (920, 1.07, False)]
+    ("payload", "relayed", "explained", "reached"),
+    [
+        (6_370, 0, 1.0, True),
+        (5_770, 0, 0.94, False),
+        (7_070, 0, 1.07, False),
+        (5_770, 600, 1.0, True),
+        (6_370, 600, 1.06, False),
+    ],
 )
 def test_payload_and_background_must_be_what_the_interface_counts(
-    payload: int, explained: float, reached: bool
+    payload: int, relayed: int, explained: float, reached: bool
 ) -> None:
     key = ("r1", "up")
-    (row,) = rows_of({key: 1000}, {key: payload}, {key: 100}, {key: 50})
+    busy = BytesMeasured({key: 10_000}, {key: 30}, {key: payload}, {key: relayed})
+    still = BytesMeasured({key: 3_400}, {key: 5}, {key: 300}, {key: 1_120})
+    (row,) = rows_of(busy, still)
+    assert row["background_bytes"] == 1_980
+    assert row["header_bytes"] == 25 * 66
     assert row["explained"] == pytest.approx(explained)
     figures = {"audit_deviation": abs(row["explained"] - 1)}
     said = verdict(GOALS["bytes"]["audit_deviation"], "audit_deviation", figures)

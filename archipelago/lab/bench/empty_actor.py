@@ -109,9 +109,9 @@ def empty_figures(
     not below `late_ms` milliseconds.
     """
     learners = sum(map(len, crews))
-    target: Any = ray.remote(EmptyActor).options(num_cpus=0).remote()
+    target: Any = ray.remote(EmptyActor).options(num_cpus=0, enable_task_events=False).remote()
     pid = answer(pid_of(target))
-    start: Any = ray.remote(CallerActor).options(num_cpus=0)
+    start: Any = ray.remote(CallerActor).options(num_cpus=0, enable_task_events=False)
     callers = [start.remote(target) for _ in crews]
     try:
         pace = StubPace(learners / rates[0])

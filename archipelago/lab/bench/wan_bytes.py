@@ -2,8 +2,10 @@
 
 Two real runs of the same length: one merges, the other exchanges no contribution before its end.
 What the second one moves over a link beyond its audited payloads is the background: Ray's messages,
-reports, metrics and logs. The payloads, the background and the headers of the additional packets
-should be what the interfaces count.
+reports, metrics and logs. Ray also fetches a published version from a node of another region that
+has it already. The audit counts such bytes where they arrive; here they count where they leave, too
+(`relayed`). Payloads, background, relayed bytes and the headers of the additional packets should be
+what the interfaces count.
 """
 
 from __future__ import annotations
@@ -57,50 +59,60 @@ def bytes_agree(plan: BytesPlan, say: Callable[[str], None]) -> dict[str, Any]:
 
     Errors: `UserMistake` without root or network tools; `RunFailed` if a run does not end well.
     """
-    busy, busy_packets, payloads, resent = _measured(plan, plan.every, say)
-    still, still_packets, few, _ = _measured(plan, plan.steps, say)
-    background = {key: still[key] - few[key] for key in still}
-    headers = {key: HEADER_BYTES * (busy_packets[key] - still_packets[key]) for key in still}
-    rows = rows_of(busy, payloads, background, headers)
+    busy = _measured(plan, plan.every, say)
+    still = _measured(plan, plan.steps, say)
+    rows = rows_of(busy, still)
     return {
         "method": "bytes",
-        "resent_segments": resent,
+        "resent_segments": busy.resent_segments,
         "audit_deviation": max(abs(row["explained"] - 1) for row in rows),
         "payload_share": min(row["payload_bytes"] / row["interface_bytes"] for row in rows),
         "rows": rows,
     }
 
 
-def rows_of(
-    busy: Bytes, payloads: Bytes, background: Bytes, headers: Bytes
-) -> list[dict[str, Any]]:
-    """Return a row for each link and direction.
+@dataclass(frozen=True, slots=True)
+class BytesMeasured:
+    """The bytes of one run, by region and direction."""
 
-    `busy`: the interfaces' counts of the run that merges; `payloads`: its audit's. `headers`: those
-    of the packets that the other run did not have.
+    interfaces: Bytes
+    """Bytes that the interfaces counted."""
+    packets: Bytes
+    """Packets that they counted."""
+    payloads: Bytes
+    """Bytes that the audit counts."""
+    relayed: Bytes
+    """Bytes that a region sent to other regions than that of the shards, with the direction "up"."""
+    resent_segments: int = 0
+    """TCP segments that were sent again, in all regions."""
+
+
+def rows_of(busy: BytesMeasured, still: BytesMeasured) -> list[dict[str, Any]]:
+    """Return a row for each link and direction of the run that merges.
+
+    The other run gives the background, and the number of packets without exchanges.
     """
-    return [
-        {
-            "region": region,
-            "direction": way,
-            "interface_bytes": busy[region, way],
-            "payload_bytes": payloads[region, way],
-            "background_bytes": background[region, way],
-            "header_bytes": headers[region, way],
-            "explained": sum(each[region, way] for each in (payloads, background, headers))
-            / busy[region, way],
+    rows = list[dict[str, Any]]()
+    for key, interface in sorted(busy.interfaces.items()):
+        background = still.interfaces[key] - still.payloads[key] - still.relayed.get(key, 0)
+        headers = HEADER_BYTES * (busy.packets[key] - still.packets[key])
+        relayed = busy.relayed.get(key, 0)
+        row = {
+            "region": key[0],
+            "direction": key[1],
+            "interface_bytes": interface,
+            "payload_bytes": busy.payloads[key],
+            "background_bytes": background,
+            "header_bytes": headers,
+            "relayed_bytes": relayed,
+            "explained": (busy.payloads[key] + background + headers + relayed) / interface,
         }
-        for region, way in sorted(busy)
-    ]
+        rows.append(row)
+    return rows
 
 
-def _measured(
-    plan: BytesPlan, every: int, say: Callable[[str], None]
-) -> tuple[Bytes, Bytes, Bytes, int]:
-    """Do one run; return bytes and packets by the interfaces, and bytes by the audit.
-
-    The last result is how many segments were sent again.
-    """
+def _measured(plan: BytesPlan, every: int, say: Callable[[str], None]) -> BytesMeasured:
+    """Do one run, and return its bytes."""
     network = Network.planned(NAME, PREFIX, REGIONS, plan.gbit, plan.rtt_ms)
     with run_over(network, config_of(plan, every), say) as run:
         before = kernel.counters(network)
@@ -110,6 +122,7 @@ def _measured(
             raise RunFailed(f"the run has not ended within {WITHIN_S:g} s") from cause
         after = kernel.counters(network)
         resent = sum(kernel.resent_segments(network).values())
+        between = kernel.bytes_between(network)
         summary, errors = run.end()
         if not summary:
             raise RunFailed(f"the run has no summary:\n{errors[-2000:]}")
@@ -118,11 +131,17 @@ def _measured(
         say(f"{region}: {traffic_of(audited[region])}")
     lives = [audited[region].down[TrafficKind.MODEL].messages for region in REGIONS]
     say(f"H = {every}: {summary['merges']} merges, lives {lives}, {resent} segments sent again")
-    payloads = {
-        (region, way): audited_bytes(audited[region], way) for region in REGIONS[1:] for way in WAYS
+    relayed = {
+        (region, "up"): sum(between.get((region, other), 0) for other in REGIONS[1:])
+        for region in REGIONS[1:]
     }
-    packets = _grown(before, after, "packets")
-    return _grown(before, after, "bytes"), packets, payloads, resent
+    return BytesMeasured(
+        _grown(before, after, "bytes"),
+        _grown(before, after, "packets"),
+        {(each, way): audited_bytes(audited[each], way) for each in REGIONS[1:] for way in WAYS},
+        relayed,
+        resent,
+    )
 
 
 def _grown(before: Counters, after: Counters, unit: str) -> Bytes:

@@ -237,6 +237,25 @@ def resent_segments(network: Network) -> dict[str, int]:
     return found
 
 
+def bytes_between(network: Network) -> dict[tuple[str, str], int]:
+    """Return the bytes that each region has sent to each other one, by region of both.
+
+    Only connections that are still open count, and bytes that were sent again count once.
+    """
+    names = {network.address(each.number): each.name for each in network.regions}
+    found = dict[tuple[str, str], int]()
+    for region in network.regions:
+        text = run(*inside(network.namespace(region), "ss", "-tinOH", "state", "established"))
+        for line in text.splitlines():
+            address = line.split()[3].rpartition(":")[0].strip("[]").removeprefix("::ffff:")
+            acknowledged = re.search(r"bytes_acked:(\d+)", line)
+            name = names.get(address, region.name)
+            if acknowledged is not None and name != region.name:
+                key = region.name, name
+                found[key] = found.get(key, 0) + int(acknowledged[1])
+    return found
+
+
 def remove(name: str) -> list[str]:
     """Remove the namespaces of a network and all that is in them; return their names."""
     found = namespaces(name)
