@@ -82,7 +82,7 @@ class BytesMeasured:
     payloads: Bytes
     """Bytes that the audit counts."""
     relayed: Bytes
-    """Bytes that a region sent to other regions than that of the shards, with the direction "up"."""
+    """Bytes that a region sent to others than that of the shards; only with the direction "up"."""
     resent_segments: int = 0
     """TCP segments that were sent again, in all regions."""
 
