@@ -47,6 +47,7 @@ Modules:
     queue_claims    the runs that the queue decides about, and its answers
     queue_table     one such decision in the making: room and quota, promised in order of rank
     machine_room    free machines and unused quotas, as a ledger
+    plain_sums      sums of floats with the same bits on every version of Python
     errors          every exception of ours, and what to do about it
     frozen          fast replacement of fields in frozen dataclasses
 """

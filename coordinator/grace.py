@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from coordinator.frozen import replace
 from coordinator.membership import SILENCE_FLOOR_S, SILENCE_JOINING_S
+from coordinator.plain_sums import plain_sum
 
 SHARE_OF_SLACK = 0.9
 """The share of the slack that the grace window may use: gamma < 1.
@@ -60,7 +61,7 @@ class Pace:
     @property
     def spent_s(self) -> float:
         """Seconds of the overlap that a round takes without any grace."""
-        return sum(seconds or 0.0 for seconds in (self.quorum_s, self.sync_s, self.down_s))
+        return plain_sum(seconds or 0.0 for seconds in (self.quorum_s, self.sync_s, self.down_s))
 
 
 def smooth(average: float | None, sample: float) -> float:

@@ -6,6 +6,7 @@ import math
 
 from coordinator import norms
 from coordinator.direction_gate import Watch
+from coordinator.plain_sums import plain_sum
 from coordinator.protocol import (
     Contribution,
     Fragment,
@@ -57,7 +58,7 @@ def weigh(merging: tuple[Contribution, ...], *, capped: bool = True) -> tuple[It
     contribution's share of the steps; the excess goes to the others, in proportion (edition 1).
     """
     raw = [c.tokens * (c.tokens / c.steps) for c in merging]
-    shares = [w / sum(raw) for w in raw]
+    shares = [w / plain_sum(raw) for w in raw]
     if capped:
         steps = sum(c.steps for c in merging)
         shares = _capped(shares, [MOST_SHARE * c.steps / steps for c in merging])
@@ -72,8 +73,8 @@ def _capped(shares: list[float], most: list[float]) -> list[float]:
     capped = set[int]()
     while excessive := {i for i, share in enumerate(shares) if share > most[i] and i not in capped}:
         capped |= excessive
-        free_sum = sum(share for i, share in enumerate(shares) if i not in capped)
-        rest = 1.0 - sum(most[i] for i in capped)
+        free_sum = plain_sum(share for i, share in enumerate(shares) if i not in capped)
+        rest = 1.0 - plain_sum(most[i] for i in capped)
         factor = rest / free_sum if free_sum > 0 else 0.0
         shares = [most[i] if i in capped else share * factor for i, share in enumerate(shares)]
     return shares

@@ -39,6 +39,7 @@ from coordinator.kernels import frozen
 from coordinator.merge import MergeRule, merge_into, merged_of, norms
 from coordinator.outer import OuterRule
 from coordinator.own_merge import merge_pieces, outer_step
+from coordinator.plain_sums import plain_sum
 from coordinator.protocol import Fragment, Merge, Version
 from coordinator.tiles import Spread
 from islands.own_wire import difference_on, plain
@@ -230,7 +231,7 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         wire = self._method_of(p).wire_moments
         if not weighted_moments or wire is None:
             return None
-        total = sum(weight for weight, _ in weighted_moments)
+        total = plain_sum(weight for weight, _ in weighted_moments)
         merging = [
             AlignmentPart(moments, weight / total, ()) for weight, moments in weighted_moments
         ]

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.advance import advance
+from coordinator.plain_sums import plain_sum
 from coordinator.protocol import (
     Arrived,
     Ask,
@@ -148,3 +149,10 @@ def test_passing_time_changes_nothing_before_the_alarm(run: Run) -> None:
             shortly_before_s = math.nextafter(state.wake_s, 0.0)
             after, _ = advance(RULE, state, Tick(), shortly_before_s)
             assert replace(after, wake_s=None) == replace(state, wake_s=None)
+
+
+def test_sums_have_the_same_bits_on_every_version_of_python() -> None:
+    assert plain_sum([0.1] * 10) == 0.1 + 0.1 + 0.1 + 0.1 + 0.1 + 0.1 + 0.1 + 0.1 + 0.1 + 0.1
+    assert plain_sum([0.1] * 10).hex() == "0x1.fffffffffffffp-1", "with the error of each addition"
+    assert plain_sum([1e16, 1.0, -1e16]) == 0.0
+    assert plain_sum([]) == 0.0

@@ -38,8 +38,11 @@ RECENT = 3
 """Rates that are remembered."""
 LOOK_S = 1.0
 """Seconds after which a waiting thread checks again whether its object is still wanted."""
-LATE_S, LATE_TIMES = 20.0, 4.0
-"""A wait is given up after `LATE_S` plus this multiple of the time that it should take."""
+LATE_S, LATE_TIMES = 20.0, 8.0
+"""A wait is given up after `LATE_S` plus this multiple of the time that it should take.
+
+Other learners that join at the same moment share the link.
+"""
 MOST_DOUBLINGS = 3
 """The largest number of doublings of the patience, after waits in a row that were in vain."""
 
