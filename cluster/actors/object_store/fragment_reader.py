@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
@@ -126,8 +127,9 @@ class FragmentReader:
             if isinstance(answer, Shared):
                 return answer.version, _sewn(self._fetching.pull(lots_of(answer), came))
             return self._opened(answer, came)
-        except Unreachable as error:
-            self._renew([p], error)
+        except Unreachable:
+            with suppress(Unreachable):  # a shard that is away has no objects to renew
+                self._ask_once(self._holder[p], "renew", [p])
             raise
 
     def _owns(self, fragments: Sequence[Fragment]) -> dict[Fragment, Range]:
