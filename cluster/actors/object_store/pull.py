@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from threading import Event
+from threading import Event, Lock
 from typing import Any, NamedTuple
 
 import ray
@@ -107,6 +107,7 @@ class Fetching:
         self._threads = ThreadPoolExecutor(PULLS, "pull")
         self._rates = deque[float](maxlen=RECENT)
         self._patience = Patience()
+        self._lock, self._flying_bytes = Lock(), 0.0  # of all pulls: they share the link
 
     @property
     def bytes_s(self) -> float | None:
@@ -164,11 +165,13 @@ class Fetching:
                 for number, lot in self._next(pending, [lot for _, lot in flying.values()]):
                     pulled = self._threads.submit(self._pull, lot.reference, over)
                     flying[pulled] = number, lot
+                    self._flies(lot.nbytes)
                 arrived = wait(flying, LOOK_S, FIRST_COMPLETED).done
                 if not arrived:
                     self._require_soon(self._now_s() - moved_s, [*flying.values()])
                 for done in arrived:
                     number, lot = flying.pop(done)
+                    self._flies(-lot.nbytes)
                     try:
                         found[number] = done.result()
                     except RayError as error:
@@ -179,9 +182,14 @@ class Fetching:
                     came()
         finally:
             over.set()
+            self._flies(-sum(lot.nbytes for _, lot in flying.values()))
         if came_bytes:
             self._rates.append(came_bytes / max(self._now_s() - began_s, 1e-6))
         return [found[number] for number in sorted(found)]
+
+    def _flies(self, nbytes: float) -> None:
+        with self._lock:
+            self._flying_bytes += nbytes
 
     def _require_soon(self, waited_s: float, flying: Sequence[tuple[int, Lot]]) -> None:
         """Require that a pull has not been without an arrival for too long.
@@ -189,7 +197,8 @@ class Fetching:
         Errors: `Unreachable`.
         """
         nbytes = sum(lot.nbytes for _, lot in flying)
-        if waited_s > self._patience.seconds(nbytes / max(self._rates, default=math.inf)):
+        expected_s = self._flying_bytes / max(self._rates, default=math.inf)
+        if waited_s > self._patience.seconds(expected_s):
             self._patience.in_vain()
             objects = "object" if len(flying) == 1 else "objects"
             what = f"{len(flying)} {objects} of together {nbytes / 1e6:.1f} MB"
