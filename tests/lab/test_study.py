@@ -22,6 +22,7 @@ from archipelago.lab.study.training_jobs import found
 from archipelago.lab.training.evaluations import Evaluation
 from archipelago.lab.training.virtual_file import load
 from cluster.config.values import Mode
+from cluster.source import target_sha256, user_sha256
 from coordinator.errors import UserMistake
 from tests.given import LEAST, sums
 
@@ -204,6 +205,20 @@ def test_cell_key_depends_on_what_it_trains() -> None:
         for each in ("sync.every=9", "virtual.jitter=0.5", "data.window=64", "run.steps=7")
     }
     assert len({one.key, *others}) == 5
+
+
+def test_cell_key_depends_on_the_source_of_the_users_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    keys = []
+    for text in ("rate = 1\n", "rate = 2\n", "rate = 1\n"):
+        (tmp_path / "code_of_a_study.py").write_text(text)
+        user_sha256.cache_clear()
+        target_sha256.cache_clear()
+        target = "optimizer.target=code_of_a_study:made"
+        keys.append(cell_of(target, "optimizer.learning_rate=0.1").key)
+    assert keys[0] == keys[2] != keys[1]
 
 
 def test_cell_file_is_found_again_and_has_its_command(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from archipelago.lab.training.timing import Virtual
 from archipelago.lab.training.virtual_file import written
 from cluster.config.schema import Config, DurabilityConfig, MonitorConfig
 from cluster.config.values import Mode
+from cluster.source import PACKAGES, target_sha256
 from cluster.storage.files import json_bytes, json_text, write
 
 KEY_DIGITS = 16
@@ -38,13 +39,15 @@ class Cell:
         Its key does not depend on where a run is written or how it is watched. It also ignores keys
         that have their default, so that a new key of the configuration keeps finished cells valid.
         If you change a default, raise `FORMAT`.
+
+        The source of the user's code is part of the key, ours is not (`CellResult.source`).
         """
         run = config.run.model_copy(update={"name": None, "dir": "runs"})
         plain = {"run": run, "monitor": MonitorConfig(), "durability": DurabilityConfig()}
         config = config.model_copy(update=plain)
         trained = config.model_dump(mode="json", exclude_defaults=True)
         timing = virtual.model_dump(mode="json", exclude_defaults=True)
-        text = f"{FORMAT} {json_text(trained)} {json_text(timing)}"
+        text = " ".join((str(FORMAT), json_text(trained), json_text(timing), *_sources(config)))
         return Cell(config, virtual, hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS])
 
     @property
@@ -143,3 +146,15 @@ class CellFiles:
         except (OSError, ValueError, KeyError, TypeError) as error:
             kind = type(error).__name__
             raise Broken(f"{path} is no result of a cell ({kind}: {error}): delete it") from error
+
+
+def _sources(config: Config) -> list[str]:
+    """Return the digests of the user's code that the configuration does not state itself.
+
+    It states those of an own merge rule and of own codecs (`own_sources`).
+    """
+    stated = {"sync.merge", *config.codecs}
+    code = {**config.learner_code, **config.shard_code}
+    targets = [target for key, target in sorted(code.items()) if key not in stated]
+    own = [target for target in targets if target.partition(".")[0] not in PACKAGES]
+    return [sha256 for target in own if (sha256 := target_sha256(target))]
