@@ -47,18 +47,27 @@ class Model(nnx.Module):
 
     def __call__(self, x):
         """Return the scores of the ten classes, [batch, 10]."""
-        hidden = self.norm(self.hidden(x.reshape(len(x), 64)))
+        hidden = self.norm(self.unnormalized(x))
         return self.output(self.drop(jax.nn.relu(hidden)))
+
+    def unnormalized(self, x):
+        """Return the values that the batch normalization takes, [batch, 128]."""
+        return self.hidden(x.reshape(len(x), 64))
 
 
 def loss(model, batch):
-    """Return the mean loss of a batch, and its metrics."""
+    """Return the mean loss of a batch, and its metrics.
+
+    The metrics compare the batch statistics of the model with those of this batch.
+    """
+    values = model.unnormalized(batch["x"])
+    running, variance = model.norm.mean[...], model.norm.var[...]
     logits = model(batch["x"])
     nats = optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"]).mean()
     return nats, {
         "accuracy": (logits.argmax(-1) == batch["y"]).mean(),
-        "running_mean": jnp.abs(model.norm.mean[...]).mean(),
-        "running_variance": model.norm.var[...].mean(),
+        "mean_error": jnp.abs(running - values.mean(0)).mean() / values.std(0).mean(),
+        "variance_ratio": variance.mean() / values.var(0).mean(),
     }
 
 
