@@ -7,6 +7,8 @@ import math
 import random
 import threading
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -257,6 +259,48 @@ def test_failed_pull_leaves_no_thread_blocked() -> None:
             fetching.pull(Lot(each, 1.0) for each in broken)
     good: list[Any] = [*range(3 * PULLS)]
     assert fetching.pull(Lot(each, 1.0) for each in good) == good
+
+
+def test_small_object_is_waited_for_while_large_ones_use_the_link() -> None:
+    """10 MB at 1 MB/s take 10 s, so the pull of 1 MB waits as long as that of 9 MB."""
+    clock, looks, release = [0.0], threading.Semaphore(0), threading.Event()
+    asked = {name: threading.Event() for name in ("first", "large", "small")}
+
+    def now_s() -> float:
+        looks.release()
+        return clock[0]
+
+    def there(reference: Any) -> bool:
+        asked[reference].set()
+        return reference == "first" or release.wait(0.05)
+
+    def get(reference: Any) -> Any:
+        clock[0] += reference == "first"
+        return reference
+
+    def pulled(name: Any, nbytes: float) -> list[Any]:
+        return fetching.pull([Lot(name, nbytes)])
+
+    fetching = Fetching(Cable(), now_s, get, there)
+    assert pulled("first", 1e6) == ["first"], "in a second, which measures the link"
+    alone_s, shared_s = LATE_S + LATE_TIMES * 1.0, LATE_S + LATE_TIMES * 10.0
+    with ThreadPoolExecutor(2) as pool, ExitStack() as at_end:
+        at_end.callback(release.set)
+        large = pool.submit(pulled, "large", 9e6)
+        small = pool.submit(pulled, "small", 1e6)
+        assert asked["large"].wait(60.0)
+        assert asked["small"].wait(60.0)
+        for waited_s in (alone_s + 1.0, shared_s - 1.0):
+            clock[0] = 1.0 + waited_s
+            while looks.acquire(blocking=False):
+                pass
+            for _ in range(4):  # each pull looks at the clock once more at least
+                assert looks.acquire(timeout=60.0)
+            assert not small.done(), waited_s
+        clock[0] = 1.0 + shared_s + 1.0
+        for late in wait([large, small], 60.0, FIRST_COMPLETED).done:
+            with pytest.raises(Unreachable, match="nothing has arrived for 101 s"):
+                late.result()
 
 
 @given(st.lists(st.floats(0.0, 1e4), max_size=10), st.floats(0.0, 1e4))
