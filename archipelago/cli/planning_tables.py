@@ -163,7 +163,10 @@ def show_plan(made: TrainingPlan, cluster: ClusterFile, console: Console) -> Non
     for name, key, form in PLANNED:
         table.add_row(name, *(form.format(each[key]) for each in columns))
     console.print(table)
-    console.print(f"the syncer is in {moving.syncer}; M = {setting.total}, {made.tried} settings")
+    shards = f", shards in {', '.join(moving.shard_regions)}" if moving.spread else ""
+    console.print(
+        f"the syncer is in {moving.syncer}{shards}; M = {setting.total}, {made.tried} settings"
+    )
     for reason in made.reasons:
         console.print(f"- {reason}")
     for replay in made.replays:

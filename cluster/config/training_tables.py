@@ -274,7 +274,7 @@ class SyncConfig(Table):
     shards: Count = 1
     """Processes that share the fragments between them; at most P."""
     shard_labels: dict[str, str] | None = None
-    """Ray labels of the nodes for the shards, used in turn; the default is the fleet's node."""
+    """Ray labels of the nodes of the shards, in turn (`in(a,b)`: a, b, a); default: the fleet's."""
     outer: OuterConfig = OuterConfig()
     """The outer optimizer: table [sync.outer]."""
 

@@ -48,10 +48,20 @@ def _is_own(resource: str) -> bool:
 
 
 def hosts(labels: Mapping[str, str], nodes: Sequence[Node]) -> list[str]:
-    """Return Ray's names of the nodes with these labels, those with most memory first."""
+    """Return Ray's names of the nodes with these labels, those with most memory first.
+
+    If a label has several permitted values, such as `in(eu,us)`, nodes with different values take
+    turns.
+    """
     suitable = [node for node in nodes if _fits(labels, node)]
     suitable.sort(key=lambda node: (-node.total.get("memory", 0.0), node.labels.get(NODE_ID, "")))
-    return [node.labels[NODE_ID] for node in suitable if NODE_ID in node.labels]
+    turns, seen = list[tuple[int, Node]](), Counter[tuple[str | None, ...]]()
+    for node in suitable:
+        values = tuple(node.labels.get(key) for key in labels)
+        turns.append((seen[values], node))
+        seen[values] += 1
+    turns.sort(key=lambda turn: turn[0])
+    return [node.labels[NODE_ID] for _, node in turns if NODE_ID in node.labels]
 
 
 def _fits(labels: Mapping[str, str], node: Node) -> bool:

@@ -62,6 +62,18 @@ def test_hosts_are_matching_nodes_with_the_largest_memory_first() -> None:
     assert hosts({"region": "asia"}, [EU, US]) == []
 
 
+def test_hosts_of_several_regions_take_turns() -> None:
+    """Otherwise all shards would be in the region that has the largest nodes."""
+    nodes = [
+        Node("10.0.0.9", {"memory": memory}, {"region": region, "ray.io/node-id": name})
+        for name, region, memory in (
+            ("u0", "us", 2.0), ("e2", "eu", 7.0), ("e0", "eu", 9.0), ("u1", "us", 1.0),
+            ("e1", "eu", 8.0), ("a0", "asia", 99.0),
+        )
+    ]  # fmt: skip
+    assert hosts({"region": "in(eu,us)"}, nodes) == ["e0", "u0", "e1", "u1", "e2"]
+
+
 def test_impossible_placement_names_what_the_cluster_has() -> None:
     group = IslandGroup(group="big", resources={"GPU": 4.0}, label_selector={"region": "eu"})
     why = impossible(group, 1, [EU, US])

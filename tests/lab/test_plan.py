@@ -15,7 +15,14 @@ import pytest
 
 from archipelago.cli.main import main
 from archipelago.lab.planner import loss_cost as loss
-from archipelago.lab.planner import plan, plan_choice, plan_reasons, plan_replay, settings
+from archipelago.lab.planner import (
+    plan,
+    plan_choice,
+    plan_reasons,
+    plan_replay,
+    setting_traffic,
+    settings,
+)
 from archipelago.lab.planner.compare import compare
 from archipelago.lab.planner.configurations import Configuration
 from archipelago.lab.planner.objective import SimulationEffort, Simulator
@@ -142,7 +149,7 @@ def test_traffic_and_memory_of_a_setting_match_hand_computed_values() -> None:
         {**two_regions(10.0, parameters=1e9, step_s=2.0), "syncer": {"memory_gb": 8.0}}
     )
     setting = settings.Setting((3, 2), 24, "bf16", 0)
-    moving = settings.traffic(setting, cluster)
+    moving = setting_traffic.traffic(setting, cluster)
     one = 16 / 24 / 2
     assert moving.syncer == "here"
     assert moving.island_gbit_s == pytest.approx(one)
@@ -150,14 +157,14 @@ def test_traffic_and_memory_of_a_setting_match_hand_computed_values() -> None:
     assert moving.busiest == pytest.approx(2 * one / 10)
     assert moving.egress_gb_per_hour == pytest.approx(2 * 2 * one * 3600 / 8)
     assert moving.egress_usd_per_hour == pytest.approx(0.05 * 2 * 2 * one * 3600 / 8)
-    holding = settings.shards(setting, moving, cluster)
+    holding = setting_traffic.shards(setting, moving, cluster)
     assert holding.gbit_s == pytest.approx(5 * one)
     # 12 bytes, four differences of 2 bytes, and three of 24 fragments for five contributions of 2
     # bytes
     assert holding.memory_gb == pytest.approx(12 + 8 + 10 * 3 / 24)
     assert holding.count == 3
     thin = cluster_of({**two_regions(10.0, parameters=1e9, step_s=2.0), "syncer": {"gbit_s": 0.5}})
-    assert settings.shards(setting, moving, thin).count == 4
+    assert setting_traffic.shards(setting, moving, thin).count == 4
     simulator = Simulator(cluster, 0, SimulationEffort(1, 200))
     worth = simulator.worth(setting)
     rate = cluster.training.batch_tokens / 2.0
@@ -167,17 +174,71 @@ def test_traffic_and_memory_of_a_setting_match_hand_computed_values() -> None:
     assert worth.usd == pytest.approx(worth.hours * hourly)
 
 
+def four_regions(gbit_s: float, **training: Any) -> dict[str, Any]:
+    found = tables(**training)
+    names = ("eu", "us", "asia", "africa")
+    found["regions"] = [{"name": name, "gbit_s": gbit_s, "latency_ms": 40.0} for name in names]
+    found["groups"] = [
+        {"group": name, "region": name, "chips": 1024, "slice_chips": 256, "learners": 1}
+        for name in names
+    ]
+    return found
+
+
+def test_shards_are_in_all_regions_only_if_one_region_cannot_carry_them() -> None:
+    """One learner in each of four regions: 3 of 4 exchanges cross the link of the only shard.
+
+    With a shard in each region 3/4 cross a link for its own shard, and 3/4 for its learner.
+    """
+    one = 16 / 24 / 2  # Gbit/s of a learner: 1 B parameters in bf16, H = P = 24, steps of 2 s
+    setting = settings.Setting((1, 1, 1, 1), 24, "bf16", 0)
+    given = {"parameters": 1e9, "step_s": 2.0}
+    wide = setting_traffic.traffic(setting, cluster_of(four_regions(3.1 * one, **given)))
+    assert wide.shard_regions == ("eu",)
+    assert wide.gbit_s == pytest.approx({"eu": 3 * one, "us": one, "asia": one, "africa": one})
+    cluster = cluster_of(four_regions(1.6 * one, **given))
+    thin = setting_traffic.traffic(setting, cluster)
+    assert thin.shard_regions == ("eu", "us", "asia", "africa")
+    assert list(thin.gbit_s.values()) == pytest.approx([1.5 * one] * 4)
+    assert thin.island_gbit_s == pytest.approx(0.75 * one)
+    assert sum(thin.gbit_s.values()) == pytest.approx(sum(wide.gbit_s.values())), "as many bytes"
+    assert setting_traffic.shards(setting, thin, cluster).count == 4
+    none = setting_traffic.traffic(setting, cluster_of(four_regions(1.4 * one, **given)))
+    assert none.busiest == pytest.approx(1.5 / 1.4), "the nearest that could do"
+
+
+def test_two_regions_gain_nothing_by_a_shard_in_each() -> None:
+    cluster = cluster_of(two_regions(0.1, parameters=1e9, step_s=2.0))
+    moving = setting_traffic.traffic(settings.Setting((1, 1), 24, "bf16", 0), cluster)
+    assert moving.busiest > settings.SLACK
+    assert moving.shard_regions == ("here",)
+
+
+def test_plan_with_a_shard_in_each_region_can_be_pasted() -> None:
+    cluster = cluster_of(four_regions(0.1, parameters=1e9, tokens=1e11, step_s=2.0))
+    made = plan.plan(cluster, 0)
+    assert made.best.moving.spread
+    pasted = tomllib.loads(made.toml)
+    assert pasted["sync"]["shard_labels"] == {"region": "in(eu,us,asia,africa)"}
+    assert pasted["sync"]["shards"] % 4 == 0
+    assert "dir = " in made.toml, "shards elsewhere need a durable store"
+    pasted["durability"]["dir"] = "/mnt/shared"
+    config = parse({**pasted, "task": {"preset": "byte-tiny"}}, origin="plan", overrides=())
+    assert config.sync.shard_labels == {"region": "in(eu,us,asia,africa)"}
+    assert any(each.startswith("shards in eu, us, asia, africa:") for each in made.reasons)
+
+
 def test_auto_interval_of_a_setting_is_the_choice_of_a_run_on_its_links() -> None:
     """12B parameters in int4 over 2 Gbit/s with steps of 5 s: three learners cross the hub's."""
     given = two_regions(2.0, parameters=12e9, step_s=5.0)
     cluster = cluster_of({**given, "syncer": {"gbit_s": 100.0}})
-    auto = settings.auto_interval(settings.Setting((3, 3), 24, "int4", 0), cluster)
+    auto = setting_traffic.auto_interval(settings.Setting((3, 3), 24, "int4", 0), cluster)
     use = 12e9 * 4.25 * 3 / (auto.every * 5.0) / 2e9
     assert (auto.every, auto.fragments, auto.fits) == (24, 24, True)
     assert auto.busiest.use == pytest.approx(use)
     assert auto.busiest.link.islands == 3
     thin = cluster_of(two_regions(0.01, parameters=12e9, step_s=5.0))
-    assert not settings.auto_interval(settings.Setting((3, 3), 24, "int4", 0), thin).fits
+    assert not setting_traffic.auto_interval(settings.Setting((3, 3), 24, "int4", 0), thin).fits
 
 
 def test_cluster_is_simulated_in_all_configurations(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ describes the model and its limits.
     layer_agreement   windows played by both layers
     loss_cost         the cost of islands in loss, and the tokens that make up for it
     gap_law           the gap to data-parallel training by H, T and M, from this project's runs
-    settings          one way to train on a cluster: its links, its shards
+    settings          the ways to train on a cluster
+    setting_traffic   the load of each link, the regions and nodes of the shards
     objective         the value of a setting: hours or dollars to the target loss
     compare           `archipelago simulate CLUSTER.toml`: configurations on a user's cluster
     plan              `archipelago plan`: the setting to choose, and the reasons

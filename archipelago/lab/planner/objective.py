@@ -11,16 +11,8 @@ from archipelago.lab.planner import loss_cost as loss
 from archipelago.lab.planner.cluster_model import DAY_S, YEAR_S, Cluster, Grow, Recovery, Returns
 from archipelago.lab.planner.configurations import mean_and_interval, together
 from archipelago.lab.planner.learner_timeline import Course, elastic, merged_share, rigid
-from archipelago.lab.planner.settings import (
-    SLACK,
-    Setting,
-    SettingTraffic,
-    ShardNodes,
-    shards,
-    step_s,
-    tokens_per_s,
-    traffic,
-)
+from archipelago.lab.planner.setting_traffic import SettingTraffic, ShardNodes, shards, traffic
+from archipelago.lab.planner.settings import SLACK, Setting, step_s, tokens_per_s
 from archipelago.lab.planner.trace import Trace, draw
 from cluster.config.machines import ClusterFile
 

@@ -14,7 +14,8 @@ from archipelago.lab.planner.objective import PLANNED, Simulator, Worth, target_
 from archipelago.lab.planner.plan_choice import QUORUM, chosen, nearest_that_can
 from archipelago.lab.planner.plan_reasons import Change, changes, reasons
 from archipelago.lab.planner.plan_replay import Replay, replayed
-from archipelago.lab.planner.settings import auto_interval, settings
+from archipelago.lab.planner.setting_traffic import auto_interval
+from archipelago.lab.planner.settings import settings
 from cluster.config.machines import ClusterFile
 from cluster.config.toml import table_block
 from coordinator.errors import UserMistake
@@ -76,6 +77,7 @@ def figures(worth: Worth) -> dict[str, object]:
         "shard_memory_gb": holding.memory_gb / holding.count,
         "store_every": holding.store_every,
         "syncer_region": moving.syncer,
+        "shard_regions": list(moving.shard_regions),
         "goodput": 100 * worth.goodput,
         "goodput_interval": 100 * worth.interval,
         "uptime": 100 * worth.uptime,
@@ -122,19 +124,23 @@ def plan(cluster: ClusterFile, seed: int) -> TrainingPlan:
 
 def to_paste(cluster: ClusterFile, best: Worth) -> str:
     """Return `[sync]`, `[durability]` and `[[islands]]` in the form of a run's file."""
-    setting = best.setting
-    sync = {
+    setting, moving = best.setting, best.moving
+    sync: dict[str, object] = {
         "every": setting.every,
         "fragments": setting.fragments,
-        "overlap": best.moving.overlap,
+        "overlap": moving.overlap,
         "quorum": QUORUM,
         "wire_up": setting.wire,
         "wire_down": setting.wire,
         "shards": best.holding.count,
     }
+    durable = ""
+    if moving.spread:
+        sync["shard_labels"] = {"region": f"in({','.join(moving.shard_regions)})"}
+        durable = '# dir = "s3://..." is needed here: a store that every region reaches\n'
     blocks = [
-        f"# the syncer's node: in {best.moving.syncer}\n" + table_block("[sync]", sync),
-        table_block("[durability]", {"every": best.holding.store_every}),
+        f"# the syncer's node: in {moving.syncer}\n" + table_block("[sync]", sync),
+        durable + table_block("[durability]", {"every": best.holding.store_every}),
     ]
     for group, count in zip(cluster.groups, setting.learners, strict=True):
         slices = group.chips // group.slice_chips // (count + setting.spares)

@@ -10,7 +10,8 @@ from archipelago.lab.planner import gap_law
 from archipelago.lab.planner import loss_cost as loss
 from archipelago.lab.planner.objective import QUICK, Simulator, Worth
 from archipelago.lab.planner.plan_choice import QUORUM, chosen
-from archipelago.lab.planner.settings import auto_interval, beside_spares, settings
+from archipelago.lab.planner.setting_traffic import auto_interval
+from archipelago.lab.planner.settings import beside_spares, settings
 from cluster.config.machines import ClusterFile
 
 
@@ -74,6 +75,12 @@ def reasons(cluster: ClusterFile, best: Worth, works: list[Worth]) -> list[str]:
         f"{moving.busiest:.0%}; of the tokens {100 * best.merged:.2f} % are merged before their "
         "learner rebuilds, and a longer interval loses more"
     )
+    if moving.spread:
+        found.append(
+            f"shards in {', '.join(moving.shard_regions)}: with all of them in one region its link "
+            "could not carry this; while one of these regions is cut off, its part of the model is "
+            "not merged until Ray has moved its shards"
+        )
     auto = auto_interval(setting, cluster)
     found.append(
         f'sync.every = "auto" would choose H = {auto.every} and P = {auto.fragments} here: '
