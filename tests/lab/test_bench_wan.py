@@ -5,15 +5,18 @@ from __future__ import annotations
 import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from archipelago.cli.bench_wan import wan
 from archipelago.lab.bench.wan import MAIN, QUICK, plan_of, predicted
 from archipelago.lab.bench.wan_decoupled import DecoupledPlan, config_of
 from archipelago.lab.bench.wan_decoupled import plan_from as decoupled_from
 from archipelago.lab.bench.wan_ring import RingPlan, TcpRing, plan_from, train
 from cluster.storage.files import json_text
+from coordinator.errors import UserMistake
 
 
 def addresses() -> tuple[str, ...]:
@@ -82,3 +85,9 @@ def test_each_method_sends_the_bytes_that_it_should() -> None:
     assert parallel.nbytes / parallel.every == 2 * MAIN.parameters, "bf16, each step"
     assert diloco.nbytes / diloco.every == 2 * MAIN.parameters / 24
     assert streaming.nbytes / streaming.every == MAIN.parameters / 2 / 24, "four bits"
+
+
+@pytest.mark.parametrize("words", [{"bulk": 600.0, "quick": True}, {"bulk": 600.0, "cut": 9.0}])
+def test_bulk_is_a_run_of_its_own(words: dict[str, Any]) -> None:
+    with pytest.raises(UserMistake, match="is a run of its own: leave out the other options"):
+        wan(**words)

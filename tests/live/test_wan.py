@@ -10,11 +10,16 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from archipelago.lab.bench import wan as bench_wan
+from archipelago.lab.bench import wan_bulk
+from archipelago.lab.bench.wan import WanPoint
+from archipelago.lab.bench.wan_bulk import BulkPlan, bulk
 from archipelago.lab.wan import ceiling, kernel, nodes, rig
 from archipelago.lab.wan.network import FOLDER, Network, read
 from coordinator.errors import UserMistake
@@ -98,6 +103,34 @@ def test_links_have_their_bandwidth_and_latency_and_can_be_changed_and_cut() -> 
             rig.up(network, print, size=None)
         with pytest.raises(UserMistake, match="has no region mars"):
             rig.change(name, ["mars"], cut=True)
+
+
+@pytest.mark.long
+def test_full_links_leave_all_nodes_alive() -> None:
+    """`archipelago bench wan --bulk 600` does it for ten minutes."""
+    plan = BulkPlan(15.0, regions=("r0", "r1"), rtt_ms=20.0, object_bytes=8 * 2**20)
+    figures = bulk(plan, print)
+    assert (figures["lost_nodes"], figures["failed_objects"], figures["first_failure"]) == (
+        0,
+        0,
+        "",
+    )
+    assert figures["objects"] > 2 * plan.at_once * len(plan.regions)
+    assert figures["link_fraction"] > 0.2, "else the links were not full"
+    assert left_of(wan_bulk.NAME) == []
+
+
+@pytest.mark.long
+def test_point_that_is_too_fast_for_this_machine_is_left_out_of_the_bench() -> None:
+    """The limit shows when the network is up, when the points before may have taken an hour."""
+    small = WanPoint(0.05, 20.0, 100_000, 0.01)
+    points = [replace(small, gbit=50.0), small]
+    figures = bench_wan.wan(points, methods=["data-parallel"], choices=[(1, 1)], say=print)
+    assert [each["gbit_s"] for each in figures["left_out"]] == [50.0]
+    assert [row["gbit_s"] for row in figures["rows"]] == [0.05]
+    with pytest.raises(UserMistake, match="the links together carry up to 200 Gbit/s"):
+        bench_wan.wan(points[:1], methods=["data-parallel"], choices=[(1, 1)], say=print)
+    assert left_of(bench_wan.NAME) == []
 
 
 @pytest.mark.long

@@ -54,7 +54,8 @@ through an actor of its own (`stub_actor`, `baseline_actor`).
     wan_ring              the other methods: a ring all-reduce over plain TCP
     wan_cut               a real run while one region is cut off, or slow
     wan_bytes             the bytes of an audit beside those of the interfaces
-    wan_run               a real run over the regions of a network
+    wan_bulk              objects at the full rate of all links, while nodes must stay alive
+    wan_run               a run, or a driver of the cluster, over the regions of a network
     goals                 the targets of the figures, and whether they are reached
     stats                 medians with their intervals, and the demo's configuration
     tables                writes the output of the benchmarks into docs/lab/benchmarks.md

@@ -11,10 +11,11 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, redirect_stdout
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +24,8 @@ from archipelago.lab.bench import procfs, stub_actor
 from cluster.actors.call_errors import answer
 from cluster.actors.start import Home, start_evaluator, start_shard, start_syncer
 from cluster.config.schema import Config
+from cluster.fleet.placement import hosts
+from cluster.fleet.ray_backend import cluster_nodes
 from cluster.launch.ray_cluster import Stores, cluster_of
 from cluster.names import group_name, shards_of
 from cluster.status import RunStatus
@@ -62,18 +65,27 @@ class BenchStage:
 
 @contextmanager
 def staged(
-    config: Config, layout: Layout, flats: Sequence[Flat], address: str | None = None
+    config: Config,
+    layout: Layout,
+    flats: Sequence[Flat],
+    address: str | None = None,
+    shard_labels: Mapping[str, str] | None = None,
 ) -> Generator[BenchStage]:
     """Start a syncer and shards with this model, and end them with the block.
 
-    `address` is that of a Ray cluster; None starts an embedded one.
+    `address` is that of a Ray cluster; None starts an embedded one. `shard_labels`: the labels of
+    the nodes for the shards, as in `sync.shard_labels`; None: this process's node.
     """
     with TemporaryDirectory(prefix="archipelago-bench-") as folder, redirect_stdout(sys.stderr):
         run_dir, home = Path(folder), Home(RUN, detached=False)
         with cluster_of(config, address, RUN, Stores.of(config, layout)):
             logging.getLogger("ray").setLevel(logging.ERROR)
             held = shards_of(config.sync.shards, config.sync.fragments)
-            shards = [start_shard(config, name, home, run_dir) for name in held]
+            nodes = [] if shard_labels is None else hosts(shard_labels, cluster_nodes())
+            shards = [
+                start_shard(config, name, home, run_dir, node)
+                for name, node in zip(held, cycle(nodes or [None]), strict=False)
+            ]
             for shard, fragments in zip(shards, held.values(), strict=True):
                 for p in fragments:
                     answer(shard.seed.remote(layout, p, flats[p]), START_S)

@@ -12,8 +12,6 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +19,7 @@ from typing import Any
 
 from archipelago.lab.bench.wan_decoupled import BATCH_TOKENS, DecoupledPlan
 from archipelago.lab.bench.wan_ring import RingPlan
+from archipelago.lab.bench.wan_run import driver, python_in, transfer
 from archipelago.lab.planner.bandwidth import Exchange, ExchangeMethod, utilisation
 from archipelago.lab.wan import ceiling, kernel, nodes, rig
 from archipelago.lab.wan.network import Network
@@ -57,6 +56,8 @@ class WanPoint:
     wire: str = "int4"
     quorum: int = len(REGIONS)
     """K of decoupled training; below the number of regions, merges begin while some still join."""
+    spread: bool = False
+    """Whether each region has a shard of decoupled training; otherwise all are in the first one."""
 
     @property
     def scaled(self) -> float:
@@ -82,26 +83,25 @@ def wan(
 ) -> dict[str, Any]:
     """Measure methods at points; the last point decides `speedup`.
 
-    `methods_elsewhere`: those at the other points; None: the same.
+    `methods_elsewhere`: those at the other points; None: the same. Other points whose links are too
+    fast for this machine are left out.
 
     Errors: `UserMistake` without root or network tools; `RunFailed`.
     """
-    rows = list[dict[str, Any]]()
+    rows, left_out = list[dict[str, Any]](), list[dict[str, Any]]()
     figures: dict[str, Any] = {"scaled_point": points[-1].scaled, "rows": rows}
     for point in points:
-        network = Network.planned(NAME, PREFIX, REGIONS, point.gbit, point.rtt_ms)
-        here = methods if point == points[-1] or methods_elsewhere is None else methods_elsewhere
-        needs_ray = "decoupled" in here
-        size = nodes.NodeSize(cpus=2.0, store_mb=STORE_MB) if needs_ray else None
-        with rig.running(network, say, size=size):
-            tcp_gbit = statistics.median(ceiling.measure(network) for _ in range(TCP_REPEATS))
-            if needs_ray and point == points[-1]:
-                figures |= _transfer(network, tcp_gbit, say)
-            for method in here:
-                row = _row(network, point, method, choices, periods)
-                row |= predicted(point, method, tcp_gbit, row["compute_utilisation"])
-                say(_line(row))
-                rows.append(row)
+        last_one = point == points[-1]
+        here = methods if last_one or methods_elsewhere is None else methods_elsewhere
+        try:
+            figures |= _at(point, here, choices, periods, rows, say, objects=last_one)
+        except rig.LinksTooFast as error:
+            if last_one:
+                raise
+            say(f"left out: {point.gbit:g} Gbit/s, {point.rtt_ms:g} ms: {error}")
+            left_out.append({"gbit_s": point.gbit, "rtt_ms": point.rtt_ms, "why": str(error)})
+    if left_out:
+        figures["left_out"] = left_out
     last = {row["method"]: row for row in rows[-len(methods) :]}
     if {"decoupled", "data-parallel"} <= last.keys():
         decoupled, parallel = last["decoupled"], last["data-parallel"]
@@ -110,6 +110,47 @@ def wan(
         figures["mean_participants"] = decoupled["mean_participants"]
     figures["utilisation_off"] = max(abs(row["utilisation_off"]) for row in rows)
     return figures
+
+
+def _at(
+    point: WanPoint,
+    methods: Sequence[str],
+    choices: Sequence[tuple[int, int]],
+    periods: int,
+    rows: list[dict[str, Any]],
+    say: Callable[[str], None],
+    *,
+    objects: bool,
+) -> dict[str, float]:
+    """Measure methods at a point, and append their rows.
+
+    With `objects` and decoupled training, return the figures of transfers of objects.
+    """
+    network = Network.planned(NAME, PREFIX, REGIONS, point.gbit, point.rtt_ms)
+    needs_ray = "decoupled" in methods
+    size = nodes.NodeSize(cpus=2.0, store_mb=STORE_MB) if needs_ray else None
+    with rig.running(network, say, size=size):
+        tcp_gbit = statistics.median(ceiling.measure(network) for _ in range(TCP_REPEATS))
+        rates = transfer(network, tcp_gbit, say) if needs_ray and objects else {}
+        for method in methods:
+            row = _row(network, point, method, choices, periods)
+            row |= predicted(point, method, tcp_gbit, row["compute_utilisation"])
+            say(_line(row))
+            rows.append(row)
+    return rates
+
+
+def spread(point: WanPoint, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure decoupled training with all shards in the first region, and with one in each.
+
+    On a link that is too thin, merges of a fragment are more than H steps apart. Figures are these
+    steps on both sides, `one_region_every` and `each_region_every`, beside H.
+
+    Errors: `UserMistake` without root or network tools; `RunFailed`.
+    """
+    rows = wan([point, replace(point, spread=True)], methods=["decoupled"], say=say)["rows"]
+    one, each = (row["effective_every"] for row in rows)
+    return {"one_region_every": one, "each_region_every": each, "every": point.every, "rows": rows}
 
 
 def predicted(point: WanPoint, method: str, tcp_gbit: float, measured: float) -> dict[str, float]:
@@ -135,7 +176,7 @@ def _row(
 ) -> dict[str, Any]:
     row: dict[str, Any] = {
         "method": method, "gbit_s": point.gbit, "rtt_ms": point.rtt_ms,
-        "parameters": point.parameters, "step_s": point.step_s,
+        "parameters": point.parameters, "step_s": point.step_s, "spread": point.spread,
     }  # fmt: skip
     before = kernel.counters(network)
     if method == "decoupled":
@@ -168,48 +209,10 @@ def _decoupled(network: Network, point: WanPoint, periods: int) -> dict[str, Any
         step_s=point.step_s,
         warm_s=WARM_PERIODS * period_s,
         for_s=periods * period_s,
+        spread=point.spread,
     )
     module = "archipelago.lab.bench.wan_decoupled"
-    return _driver(network, module, json_text(asdict(plan)), within_s=plan.warm_s + plan.for_s)
-
-
-def _driver(network: Network, module: str, *arguments: str, within_s: float) -> dict[str, Any]:
-    """Run a driver of the Ray cluster in the first region, and return the figures it prints.
-
-    Errors: `RunFailed`.
-    """
-    with tempfile.TemporaryFile("w+") as errors:
-        done = subprocess.run(
-            _python(network, 0, module, *arguments),
-            env=nodes.environment(network),
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            timeout=RING_S + within_s,
-            check=False,
-        )
-        errors.seek(0)
-        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        if not lines:
-            raise RunFailed(f"{module} failed: {errors.read()[-2000:]}")
-    figures: dict[str, Any] = json.loads(lines[-1])
-    return figures
-
-
-def _transfer(network: Network, tcp: float, say: Callable[[str], None]) -> dict[str, float]:
-    """Return the rate of objects through Ray, as a share of plain TCP's over the same link."""
-    address = f"{network.address(0)}:{nodes.PORT}"
-    words = ("doctor", "--links", "--json", "--address", address)
-    links = _driver(network, "archipelago", *words, within_s=0.0)["links"]
-    hub = network.regions[0].name
-    rates = [link["gbit_s"] for link in links if link["to"].startswith(hub)]
-    fractions = [rate / tcp for rate in rates]
-    say(f"objects of 100 MiB: {fractions} of the {tcp:.3f} Gbit/s of plain TCP")
-    return {
-        "transfer_fraction": statistics.median(fractions),
-        "transfer_fraction_low": min(fractions),
-        "transfer_fraction_high": max(fractions),
-    }
+    return driver(network, module, json_text(asdict(plan)), within_s=plan.warm_s + plan.for_s)
 
 
 def plan_of(method: str, point: WanPoint, streams: int, buckets: int) -> RingPlan:
@@ -267,7 +270,7 @@ def _ring(network: Network, plan: RingPlan) -> dict[str, Any]:
     module = "archipelago.lab.bench.wan_ring"
     started = [
         subprocess.Popen(
-            _python(network, rank, module, json_text(fields | {"rank": rank})),
+            python_in(network, rank, module, json_text(fields | {"rank": rank})),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -285,8 +288,3 @@ def _ring(network: Network, plan: RingPlan) -> dict[str, Any]:
     time.sleep(0.5)  # its connections are gone
     figures: dict[str, Any] = json.loads(outputs[0].splitlines()[-1])
     return figures
-
-
-def _python(network: Network, number: int, module: str, *arguments: str) -> list[str]:
-    namespace = network.namespace(network.regions[number])
-    return kernel.inside(namespace, sys.executable, "-m", module, *arguments)

@@ -57,6 +57,8 @@ class DecoupledPlan:
     step_s: float
     warm_s: float
     for_s: float
+    spread: bool = False
+    """Whether each region has a shard; otherwise one in the first region has all fragments."""
 
 
 def config_of(plan: DecoupledPlan) -> Config:
@@ -71,6 +73,7 @@ def config_of(plan: DecoupledPlan) -> Config:
             "fragments": plan.every,
             "wire_up": plan.wire,
             "wire_down": plan.wire,
+            "shards": count if plan.spread else 1,
         },
         "data": {"window": WINDOW},
         "islands": [
@@ -90,7 +93,8 @@ def measure(plan: DecoupledPlan) -> dict[str, Any]:
     leaves = [Leaf(f"block-{p}", (rows, 1024)) for p in range(plan.every)]
     layout = cut(leaves, plan.every)
     flats = [np.zeros(size, np.float32) for size in layout.sizes]
-    with staged(config, layout, flats, plan.address) as stage:
+    labels = {LABEL: f"in({','.join(plan.regions)})"} if plan.spread else None
+    with staged(config, layout, flats, plan.address, labels) as stage:
         crews = [_crew(stage, number, region) for number, region in enumerate(plan.regions)]
         material = _material(config, layout)
         for number, crew in enumerate(crews):
@@ -147,7 +151,7 @@ def _window(
         last: Any = after["figures"]
         return last[name] - first[name]
 
-    merged = grown("tokens_merged")
+    merged, merges = grown("tokens_merged"), after["merges"] - before["merges"]
     possible = len(crews) * tokens * stepped_s / plan.step_s
     return {
         "seconds": seconds,
@@ -155,7 +159,8 @@ def _window(
         "trained_tokens_per_s": steps * tokens / stepped_s,
         "mean_participants": after["participants"],
         "compute_utilisation": steps * tokens / possible,
-        "merges": after["merges"] - before["merges"],
+        "merges": merges,
+        "effective_every": plan.every * seconds / plan.step_s / max(1, merges),
         "discarded_fraction": grown("tokens_discarded") / max(1.0, merged),
     }
 

@@ -1,20 +1,27 @@
-"""A real run over the regions of a network on this machine, for benchmarks of links."""
+"""A run, or a driver of the Ray cluster, over the regions of a network on this machine."""
 
 from __future__ import annotations
 
+import json
+import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import Any
 
 from archipelago.lab.bench.child_run import ChildRun, ends_on_sigterm, started
 from archipelago.lab.wan import kernel, nodes, rig
 from archipelago.lab.wan.network import Network
 from cluster.config.schema import Config
+from coordinator.errors import RunFailed
 
 NODE = nodes.NodeSize(cpus=1.0, store_mb=150)
 """The size of the node in each region."""
+DRIVER_S = 600.0
+"""Timeout of a driver, beyond the time that it measures."""
 
 
 @contextmanager
@@ -37,3 +44,50 @@ def run_over(network: Network, config: Config, say: Callable[[str], None]) -> Ge
                 yield run
         finally:
             run.end()
+
+
+def driver(network: Network, module: str, *arguments: str, within_s: float) -> dict[str, Any]:
+    """Run a driver of the Ray cluster in the first region, and return the figures it prints.
+
+    `within_s`: seconds that it measures, beyond `DRIVER_S`.
+
+    Errors: `RunFailed`.
+    """
+    with TemporaryFile("w+") as errors:
+        done = subprocess.run(
+            python_in(network, 0, module, *arguments),
+            env=nodes.environment(network),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            timeout=DRIVER_S + within_s,
+            check=False,
+        )
+        errors.seek(0)
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        if not lines:
+            raise RunFailed(f"{module} failed: {errors.read()[-2000:]}")
+    figures: dict[str, Any] = json.loads(lines[-1])
+    return figures
+
+
+def python_in(network: Network, number: int, module: str, *arguments: str) -> list[str]:
+    """Return the command of a Python module in the region of this number."""
+    namespace = network.namespace(network.regions[number])
+    return kernel.inside(namespace, sys.executable, "-m", module, *arguments)
+
+
+def transfer(network: Network, tcp: float, say: Callable[[str], None]) -> dict[str, float]:
+    """Return the rate of objects through Ray, as a share of plain TCP's over the same link."""
+    address = f"{network.address(0)}:{nodes.PORT}"
+    words = ("doctor", "--links", "--json", "--address", address)
+    links = driver(network, "archipelago", *words, within_s=0.0)["links"]
+    hub = network.regions[0].name
+    rates = [link["gbit_s"] for link in links if link["to"].startswith(hub)]
+    fractions = [rate / tcp for rate in rates]
+    say(f"objects of 100 MiB: {fractions} of the {tcp:.3f} Gbit/s of plain TCP")
+    return {
+        "transfer_fraction": statistics.median(fractions),
+        "transfer_fraction_low": min(fractions),
+        "transfer_fraction_high": max(fractions),
+    }

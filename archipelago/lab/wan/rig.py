@@ -41,6 +41,10 @@ class Latency:
         return f"latency by {by}; its ceiling here is {self.ceiling_gbit:.2f} Gbit/s"
 
 
+class LinksTooFast(UserMistake):
+    """The links of a network together need more than half of what this machine forwards."""
+
+
 def up(
     network: Network,
     say: Callable[[str], None],
@@ -52,8 +56,8 @@ def up(
 
     If anything fails, or a signal ends the process meanwhile, all of it is taken down again.
 
-    Errors: `UserMistake` if it is up already, cannot be made here, or its links together need more
-    than half of the ceiling and `force` is not set; `RunFailed`.
+    Errors: `UserMistake` if it is up already or cannot be made here; `LinksTooFast`, unless `force`
+    is set; `RunFailed`.
     """
     _claim(network)
     with _signals_raise():
@@ -72,7 +76,10 @@ def running(
     size: NodeSize | None,
     force: bool = False,
 ) -> Generator[Latency]:
-    """Bring a network up as `up` does, and take it down with the block, also on a signal."""
+    """Bring a network up as `up` does, and take it down with the block, also on a signal.
+
+    Errors: `UserMistake`, `LinksTooFast` and `RunFailed` as in `up`.
+    """
     _claim(network)
     with _signals_raise():
         try:
@@ -141,7 +148,7 @@ def _made(
     say(str(latency))
     needed = sum(region.gbit for region in network.regions)
     if needed > ceiling.SHARE * latency.ceiling_gbit and not force:
-        raise UserMistake(
+        raise LinksTooFast(
             f"the links together carry up to {needed:g} Gbit/s, more than half of the "
             f"{latency.ceiling_gbit:.2f} Gbit/s that this machine forwards, so the machine and not "
             "the links would be measured; take a smaller --gbit, or --force"
