@@ -120,3 +120,15 @@ def test_figures_that_differ_by_more_than_the_spread_do_not_agree() -> None:
     far = {seed: dict.fromkeys(names, 1.2 + 0.1 * seed) for seed in range(4)}
     assert all(row[-1] for row in compare(near, single))
     assert not any(row[-1] for row in compare(far, single))
+
+
+@pytest.mark.long
+def test_second_level_without_momentum_changes_nothing_if_both_merge_together() -> None:
+    """Then a region's model is the mean of its islands, and the mean of both is that of all."""
+    levels = script("two_levels.py")
+    one, two = levels.Arm("one", 4), levels.Arm("two", 4, regional=4)
+    assert (one.changes, two.changes) == (24, 6)
+    losses = [levels.trained(arm, 0, 34e-3, 0.0, 8) for arm in (one, two)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert losses[0] < 5.0, "a model that has learned nothing has 5.5"
+    assert levels.trained(levels.Arm("two", 4, regional=2), 0, 34e-3, 0.0, 8) != losses[0]
