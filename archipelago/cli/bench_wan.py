@@ -49,7 +49,8 @@ def wan(
     cut for a minute. `--bytes` compares the bytes that `archipelago audit` counts with those that
     the network interfaces count. `--bulk` counts the nodes that Ray gives up while every link
     carries objects at its full rate. `--spread` compares all shards in one region with a shard in
-    each, at half of the bandwidth, which the link of one region cannot carry.
+    each, at half of the bandwidth, which the link of one region cannot carry. `--cut` with
+    `--spread`: the region that is cut off has one of the shards.
 
     Example: archipelago bench wan --json
     """
@@ -64,6 +65,8 @@ def wan(
         "--spread": spread,
     }
     alone = [name for name, given in options.items() if given]
+    if alone == ["--cut", "--spread"]:
+        alone = ["--cut"]
     if alone and (full or quick or len(alone) > 1):
         raise UserMistake(f"{alone[0]} is a run of its own: leave out the other options")
     console, failed = Console(file=sys.stderr if as_json else sys.stdout), list[str]()
@@ -72,10 +75,10 @@ def wan(
         figures = wan_bytes.bytes_agree(wan_bytes.BytesPlan(), console.print)
     elif bulk is not None:
         figures = wan_bulk.bulk(wan_bulk.BulkPlan(bulk), console.print)
-    elif spread:
+    elif spread and cut is None:
         figures = bench_wan.spread(replace(main, gbit=main.gbit / 2), console.print)
     elif cut is not None:
-        figures = wan_cut.cut_off(CutPlan(cut, regions), console.print)
+        figures = wan_cut.cut_off(CutPlan(cut, regions, spread=spread), console.print)
     elif quick:
         figures = bench_wan.wan(
             [small],

@@ -16,13 +16,21 @@ from coordinator.errors import UserMistake
 
 def test_every_region_has_one_island_with_its_pace() -> None:
     plan = CutPlan(0.0, regions=3, step_s=0.5, slowness=2.0)
-    config = config_of(plan)
+    config = config_of(plan, "/nowhere")
+    assert config.sync.shard_labels is None
     assert [each.group for each in config.islands] == ["r0", "r1", "r2"]
     assert [each.label_selector for each in config.islands] == [
         {"region": name} for name in plan.names
     ]
     assert [each.step_s for each in config.islands] == [0.5, 0.5, 1.0]
     assert sum(plan.tokens_per_s) == pytest.approx(2.5 * BATCH * WINDOW / 0.5)
+
+
+def test_spread_shards_are_one_in_each_region_with_a_store_for_all() -> None:
+    config = config_of(CutPlan(30.0, regions=3, spread=True), "/everywhere")
+    assert config.sync.shards == 3
+    assert config.sync.shard_labels == {"region": "in(r0,r1,r2)"}
+    assert config.durability.dir == "/everywhere"
 
 
 def test_region_takes_part_if_it_is_in_the_last_merge_of_every_fragment() -> None:

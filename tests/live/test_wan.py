@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from archipelago.lab.bench import wan as bench_wan
-from archipelago.lab.bench import wan_bulk
+from archipelago.lab.bench import wan_bulk, wan_cut
 from archipelago.lab.bench.wan import WanPoint
 from archipelago.lab.bench.wan_bulk import BulkPlan, bulk
+from archipelago.lab.bench.wan_cut import CutPlan, cut_off
 from archipelago.lab.wan import ceiling, kernel, nodes, rig
 from archipelago.lab.wan.network import FOLDER, Network, read
 from coordinator.errors import UserMistake
@@ -118,6 +119,17 @@ def test_full_links_leave_all_nodes_alive() -> None:
     assert figures["objects"] > 2 * plan.at_once * len(plan.regions)
     assert figures["link_fraction"] > 0.2, "else the links were not full"
     assert left_of(wan_bulk.NAME) == []
+
+
+@pytest.mark.long
+def test_cut_region_with_a_shard_holds_up_its_own_fragments_only() -> None:
+    plan = CutPlan(15.0, regions=3, usual_s=5.0, spread=True)
+    figures = cut_off(plan, print)
+    assert figures["balanced"]
+    assert figures["fragments_paused"] in (2, 3), "a shard has two or three of eight fragments"
+    assert figures["longest_pause_s"] >= plan.cut_s
+    assert figures["cut_gap_s"] < plan.cut_s / 2, "the others are merged"
+    assert left_of(wan_cut.NAME) == []
 
 
 @pytest.mark.long

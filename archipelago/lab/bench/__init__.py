@@ -18,6 +18,7 @@ through an actor of its own (`stub_actor`, `baseline_actor`).
     calibrate_simulation  a window in virtual time, with the times of a machine
     calibrate_tape        the figures that are read from a tape, real or simulated
     child_run             a run in processes of its own, and the files that it leaves
+    run_story             the events of a run that has ended, with their times
     raylets               a Ray cluster of several nodes on this machine
     overhead              the cost of the system for islands that train anyway
     baseline_actor        an island's actor that trains with the others or alone, on request

@@ -23,7 +23,8 @@ from archipelago.lab.bench.calibrate_tape import (
     stepped_s,
     waits_s,
 )
-from archipelago.lab.bench.child_run import FOREVER, VICTIM, ChildRun, Story, going, rows_of
+from archipelago.lab.bench.child_run import FOREVER, VICTIM, ChildRun, going
+from archipelago.lab.bench.run_story import Story, rows_of
 from archipelago.lab.bench.stats import demo
 from archipelago.lab.simulation.plan import SimFault, Trouble
 from coordinator.protocol import Island

@@ -13,20 +13,15 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from archipelago.lab.bench.stats import FOUR, demo
 from cluster.storage.files import read_figures
-from cluster.storage.folder import Folder
-from cluster.storage.layout import load_layout
 from cluster.storage.metrics_log import LOOKS, last_look
-from cluster.storage.playback import TapeRow, read_tape
-from cluster.syncer.journal import read_notes
 from coordinator.errors import RunFailed
-from coordinator.protocol import Arrived, Island, Merged
+from coordinator.protocol import Island
 
 LONGEST_WAIT_S = 300.0
 """Seconds that one wait for the run may take."""
@@ -239,62 +234,3 @@ def several(nodes: int) -> Generator[Raylets]:
     finally:
         process.stdin.close()
         process.wait(LONGEST_WAIT_S)
-
-
-def rows_of(run_dir: Path) -> list[TapeRow]:
-    """Return all rows of a run's tape, oldest first."""
-    depot = Folder(run_dir)
-    return read_tape(depot, load_layout(depot).fingerprint).events
-
-
-@dataclass(frozen=True, slots=True)
-class Story:
-    """The times of what happened in a run, in seconds of its own clock."""
-
-    merges: list[float]
-    """The time of each merge."""
-    arrivals: dict[Island, list[tuple[float, int]]]
-    """The time of each contribution of an island, with the incarnation."""
-    faults: list[tuple[float, str]]
-    """The time and the victim of each injected fault."""
-    held: list[tuple[float, set[str]]]
-    """The times at which it was noted which islands hold devices, and those islands."""
-
-    @staticmethod
-    def of(run_dir: Path) -> Story:
-        """Read the story of a run from its directory."""
-        rows = rows_of(run_dir)
-        arrivals: dict[Island, list[tuple[float, int]]] = {}
-        for row in rows:
-            if isinstance(row.event, Arrived):
-                life = row.event.contribution.id.life
-                arrivals.setdefault(life.island, []).append((row.now_s, life.incarnation))
-        notes = read_notes(Folder(run_dir))
-        return Story(
-            [row.now_s for row in rows if isinstance(row.event, Merged)],
-            arrivals,
-            [(note.now_s, note.what[0]) for note in notes if note.kind == "fault"],
-            [(note.now_s, {*note.what[0]}) for note in notes if note.kind == "held"],
-        )
-
-    def gap_s(self, from_s: float, to_s: float) -> float:
-        """Return the longest time between two merges that overlaps with this interval."""
-        gaps_s = [b - a for a, b in pairwise(self.merges) if b > from_s and a < to_s]
-        return max(gaps_s)
-
-    def next_merge_s(self, after_s: float) -> float:
-        """Return the time of the first merge after this time."""
-        return next(at_s for at_s in self.merges if at_s > after_s)
-
-    def back_s(self, island: Island, killed_s: float) -> float:
-        """Return the time at which the island contributed again, in a new life."""
-        old_life = max(life for s, life in self.arrivals[island] if s <= killed_s)
-        return next(s for s, life in self.arrivals[island] if life > old_life)
-
-    def cold_starts_s(self) -> list[float]:
-        """Return for each island the seconds from its devices to its first contribution."""
-        first_joins: dict[str, float] = {}
-        for at_s, islands in self.held:
-            for island in islands:
-                first_joins.setdefault(island, at_s)
-        return [self.arrivals[Island(i)][0][0] - at_s for i, at_s in first_joins.items()]

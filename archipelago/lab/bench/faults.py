@@ -16,7 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from archipelago.lab.bench.child_run import Story, going, rows_of
+from archipelago.lab.bench.child_run import going
+from archipelago.lab.bench.run_story import Story, rows_of
 from archipelago.lab.bench.stats import interval_of, median
 from cluster.launch.chaos import ANY
 from cluster.names import SHARD, SYNCER

@@ -12,7 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from archipelago.lab.bench.child_run import VICTIM, Story, going, several
+from archipelago.lab.bench.child_run import VICTIM, going, several
+from archipelago.lab.bench.run_story import Story
 from archipelago.lab.bench.stats import DEMO_ISLANDS, Median, interval_of, median
 from cluster.names import SYNCER
 from coordinator.protocol import Island

@@ -9,9 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from archipelago.lab.bench.child_run import FOREVER, ChildRun, Story
+from archipelago.lab.bench.child_run import FOREVER, ChildRun
+from archipelago.lab.bench.run_story import Story
 from archipelago.lab.bench.stats import demo
 from archipelago.lab.bench.wan_run import NODE, run_over
 from archipelago.lab.wan import nodes, rig
@@ -42,6 +44,8 @@ class CutPlan:
     step_s: float = 0.4
     slowness: float = 1.0
     """The factor by which the steps of the last region take longer."""
+    spread: bool = False
+    """Whether each region has a shard; otherwise all are in the first region."""
     usual_s: float = 60.0
     """Seconds before a cut in which is measured what is usual."""
 
@@ -71,7 +75,10 @@ def cut_off(plan: CutPlan, say: Callable[[str], None]) -> dict[str, Any]:
     minutes.
     """
     network = network_of(plan)
-    with run_over(network, config_of(plan), say) as run:
+    with (
+        TemporaryDirectory(prefix="archipelago-depot-") as durable,
+        run_over(network, config_of(plan, durable), say) as run,
+    ):
         victim = plan.names[-1]
         before = run.until(lambda look: taking_part(look) == {*plan.names})
         time.sleep(plan.usual_s)
@@ -94,6 +101,7 @@ def cut_off(plan: CutPlan, say: Callable[[str], None]) -> dict[str, Any]:
         if not summary:
             raise RunFailed(f"the run has no summary:\n{errors[-2000:]}")
         story = Story.of(run.run_dir)
+    pauses_s = story.pauses_s(cut_unix_s, healed_unix_s).values()
     usual_rate = _rate(before, usual, "tokens_merged")
     return {
         "method": "cut",
@@ -103,6 +111,9 @@ def cut_off(plan: CutPlan, say: Callable[[str], None]) -> dict[str, Any]:
         "grace_s": last["grace_s"],
         "usual_gap_s": story.gap_s(usual["unix_s"] - plan.usual_s, usual["unix_s"]),
         "cut_gap_s": story.gap_s(cut_unix_s, healed_unix_s),
+        "fragments": len(pauses_s),
+        "fragments_paused": sum(pause_s > plan.cut_s / 2 for pause_s in pauses_s),
+        "longest_pause_s": max(pauses_s),
         "others_merged": _rate(usual, last, "tokens_merged") / sum(plan.tokens_per_s[:-1]),
         "node_ended": node_ended,
         "back_s": back_s,
@@ -118,7 +129,10 @@ def slow(plan: CutPlan, say: Callable[[str], None]) -> dict[str, Any]:
 
     Errors: `UserMistake` without root or network tools; `RunFailed`.
     """
-    with run_over(network_of(plan), config_of(plan), say) as run:
+    with (
+        TemporaryDirectory(prefix="archipelago-depot-") as durable,
+        run_over(network_of(plan), config_of(plan, durable), say) as run,
+    ):
         before = run.until(lambda look: taking_part(look) == {*plan.names})
         time.sleep(plan.usual_s)
         after = _looked(run)
@@ -141,8 +155,11 @@ def network_of(plan: CutPlan) -> Network:
     return Network.planned(NAME, PREFIX, plan.names, plan.gbit, plan.rtt_ms)
 
 
-def config_of(plan: CutPlan) -> Config:
-    """Return the configuration: one island with paced steps in each region."""
+def config_of(plan: CutPlan, durable: str) -> Config:
+    """Return the configuration: one island with paced steps in each region.
+
+    `durable`: a folder that all regions see, where shards in several regions keep their state.
+    """
     islands = [
         {
             "group": name,
@@ -154,6 +171,9 @@ def config_of(plan: CutPlan) -> Config:
         for name, tokens_per_s in zip(plan.names, plan.tokens_per_s, strict=True)
     ]
     overrides = [f"data.window={WINDOW}", "data.lease_windows=64", f"sync.every={EVERY}"]
+    if plan.spread:
+        overrides += [f"sync.shards={plan.regions}", f'durability.dir="{durable}"']
+        overrides += [f'sync.shard_labels={{{nodes.LABEL}="in({",".join(plan.names)})"}}']
     return demo("byte-tiny", steps=FOREVER, seed=0, overrides=overrides, islands=islands)
 
 
