@@ -32,6 +32,7 @@ replaced: write a function there that returns one.
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import random
 import sys
@@ -40,7 +41,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from types import ModuleType
+from types import FrameType, ModuleType
 
 from tests.shells import stand_ins
 from tests.shells.stand_ins import Stop, stand_ins_of
@@ -253,7 +254,7 @@ class Scheduler:
 
     def _stands(self, tasks: Iterable[Task]) -> str:
         """Return where each of these threads waits, and in which line of the code under test."""
-        frames = sys._current_frames()
+        frames = _frames()
         lines = list[str]()
         for task in tasks:
             stack = traceback.extract_stack(frames.get(task.thread.ident or 0))
@@ -261,6 +262,20 @@ class Scheduler:
             at = f" ({ours[-1].filename}:{ours[-1].lineno} {ours[-1].name})" if ours else ""
             lines.append(f"{task.name} waits: {task.where}{at}")
         return "; ".join(lines)
+
+
+def _frames() -> dict[int, FrameType]:
+    """Return the frame of each thread, by its identifier.
+
+    In Python 3.11 a garbage collection in the middle of this can hang the process (gh-106883).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _never() -> bool:
