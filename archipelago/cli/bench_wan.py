@@ -12,7 +12,7 @@ from rich.console import Console
 
 from archipelago.cli.bench_output import tell
 from archipelago.cli.options import Json
-from coordinator.errors import RunFailed, UserMistake
+from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
 
 CUT_S = 60.0
 """The usual cut in seconds: Ray does not give up the node yet."""
@@ -109,7 +109,7 @@ def wan(
         for name in runs if full else ["cut"]:
             try:
                 figures[name] = runs[name]()
-            except RunFailed as error:  # the figures before it took an hour
+            except ArchipelagoError as error:  # the figures before it took an hour
                 figures[name] = {"failed": str(error)}
                 failed.append(f"{name}: {error}")
     tell(alone[0].strip("-") if alone else "wan", figures, console, as_json=as_json)

@@ -63,7 +63,11 @@ GOALS: Mapping[str, Mapping[str, Goal]] = {
         "utilisation_off": Goal(at_most=3.0),
     },
     "bytes": {"audit_deviation": Goal(at_most=0.05), "payload_share": Goal(at_least=0.8)},
-    "bulk": {"lost_nodes": Goal(at_most=0), "link_fraction": Goal(at_least=0.8)},
+    "bulk": {
+        "lost_nodes": Goal(at_most=0),
+        "failed_objects": Goal(at_most=0),
+        "link_fraction": Goal(at_least=0.8),
+    },
     "calibrate": {"goodput_off": Goal(at_most=2.0), "merges_off": Goal(at_most=5.0)},
 }
 """The goals by benchmark and figure."""

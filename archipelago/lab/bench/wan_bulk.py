@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
@@ -24,6 +23,7 @@ from archipelago.lab.wan import ceiling, kernel, nodes, rig
 from archipelago.lab.wan.network import Network
 from cluster.actors.call_errors import answer
 from cluster.launch.connect import connect
+from cluster.launch.links import LinkProbe
 from cluster.storage.files import json_text
 from coordinator.errors import RunFailed
 
@@ -74,21 +74,6 @@ def bulk(plan: BulkPlan, say: Callable[[str], None]) -> dict[str, Any]:
     return {"method": "bulk", **figures, "link_fraction": share}
 
 
-class BulkActor:
-    """An actor in a region that makes objects and fetches those of another region."""
-
-    def put(self, nbytes: int) -> list[ray.ObjectRef]:
-        """Put an object of that many random bytes, and return its reference in a list."""
-        return [ray.put(np.random.default_rng().integers(0, 255, nbytes, np.uint8))]
-
-    def fetch(self, boxed: list[ray.ObjectRef]) -> int:
-        """Fetch an object and return its bytes."""
-        return len(ray.get(boxed[0]))
-
-    def ping(self) -> None:
-        """Answer."""
-
-
 @dataclass(slots=True)
 class Bulk:
     """The transfers under way, and what was counted."""
@@ -105,20 +90,22 @@ class Bulk:
     """Each fetch under way, with the number of the region that it is in."""
 
     def measured(self) -> dict[str, Any]:
-        """Send objects for the seconds of the plan, and return the figures."""
+        """Send objects for the seconds of the plan, or until one fails; return the figures."""
         began_s = looked_s = time.monotonic()
         for number in range(len(self.actors)):
             for _ in range(self.plan.at_once):
                 self._begin(number)
-        while time.monotonic() < began_s + self.plan.for_s:
+        while time.monotonic() < began_s + self.plan.for_s and not self.failed:
             done, _ = ray.wait([*self._fetches], timeout=LOOK_S)
             for fetch in done:
                 self._end(fetch)
             if time.monotonic() > looked_s + LOOK_S:
                 self._look()
                 looked_s = time.monotonic()
+        seconds = time.monotonic() - began_s
+        self._look()
         return {
-            "seconds": time.monotonic() - began_s,
+            "seconds": seconds,
             "objects": self.objects,
             "failed_objects": len(self.failed),
             "first_failure": next(iter(self.failed), ""),
@@ -131,7 +118,7 @@ class Bulk:
         """Let a region fetch an object of the next one."""
         source = self.actors[(number + 1) % len(self.actors)]
         boxed = source.put.remote(self.plan.object_bytes)
-        self._fetches[self.actors[number].fetch.remote(boxed)] = number
+        self._fetches[self.actors[number].fetch_s.remote(boxed)] = number
 
     def _end(self, fetch: ray.ObjectRef) -> None:
         """Count a fetch that has ended, and begin the next one of its region."""
@@ -149,7 +136,7 @@ class Bulk:
         for actor in self.actors[1:]:
             began_s = time.monotonic()
             try:
-                ray.get(actor.ping.remote(), timeout=START_S)
+                ray.get(actor.port.remote(), timeout=START_S)
             except (GetTimeoutError, RayError) as error:
                 self.failed.append(str(error).strip().splitlines()[0])
             self.calls_s.append(time.monotonic() - began_s)
@@ -162,7 +149,7 @@ def measure(plan: BulkPlan) -> dict[str, Any]:
     """
     connect(plan.address, "archipelago-bulk")
     try:
-        kind: Any = ray.remote(BulkActor)
+        kind: Any = ray.remote(LinkProbe)
         options = {"num_cpus": 0, "max_concurrency": 8}
         actors = [
             kind.options(label_selector={nodes.LABEL: name}, **options).remote()
@@ -170,7 +157,7 @@ def measure(plan: BulkPlan) -> dict[str, Any]:
         ]
         try:
             for actor in actors:
-                answer(actor.ping.remote(), START_S)
+                answer(actor.port.remote(), START_S)
         except RayError as error:
             raise RunFailed(f"an actor of the benchmark does not start: {error}") from error
         return Bulk(plan, actors).measured()
