@@ -7,9 +7,11 @@ the placement of a run cannot disagree.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice, product
 
 from archipelago.manifest.memory_sizes import (
     control_bytes,
@@ -30,6 +32,8 @@ CONTROL_CPUS, LEAST_CPUS = 4, 1
 """CPUs of Kubernetes for the control node; the fewest of any other one."""
 ACCELERATOR_CPUS = 8
 """CPUs of Kubernetes for a node with accelerators whose group names none."""
+NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
+"""The characters that a name of Kubernetes cannot have."""
 TPU_NODES: Mapping[str, str] = {
     "TPU-V4": "tpu-v4-podslice",
     "TPU-V5LITEPOD": "tpu-v5-lite-podslice",
@@ -92,7 +96,7 @@ def node_groups(config: Config, layout: Layout, site: Site) -> tuple[NodeGroup, 
     """Return the table for a configuration that `placed` has made: control first, then islands."""
     groups = [_control(config, layout, site)]
     if config.sync.shard_labels is not None:
-        groups.append(_shards(config, layout, site))
+        groups += _shards(config, layout, site)
     if config.monitor.evaluator.apart:
         machines = config.monitor.evaluator
         groups.append(_of(EVALUATOR, Role.EVALUATOR, machines, config, layout, site))
@@ -103,7 +107,7 @@ def node_groups(config: Config, layout: Layout, site: Site) -> tuple[NodeGroup, 
 def group_names(config: Config) -> list[str]:
     """Return the names of all node groups, without their sizes."""
     names = [CONTROL]
-    names += [SHARDS] if config.sync.shard_labels is not None else []
+    names += [name for name, _ in _shard_places(config)]
     names += [EVALUATOR] if config.monitor.evaluator.apart else []
     return [*names, *(group.group for group in config.islands)]
 
@@ -117,9 +121,14 @@ def offered(conditions: Mapping[str, str]) -> dict[str, str]:
     for key, condition in conditions.items():
         if condition.startswith("!"):
             continue
-        listed = ONE_OF.fullmatch(condition)
-        found[key] = condition if listed is None else listed["values"].split(",")[0].strip()
+        found[key] = _permitted(condition)[0]
     return found
+
+
+def _permitted(condition: str) -> list[str]:
+    """Return the values that a condition of Ray's label selector permits: `value`, `in(a,b)`."""
+    listed = ONE_OF.fullmatch(condition)
+    return [condition] if listed is None else [v.strip() for v in listed["values"].split(",")]
 
 
 def _control(config: Config, layout: Layout, site: Site) -> NodeGroup:
@@ -146,25 +155,49 @@ def _control(config: Config, layout: Layout, site: Site) -> NodeGroup:
     )
 
 
-def _shards(config: Config, layout: Layout, site: Site) -> NodeGroup:
-    """Return the group of shards that have nodes of their own, one node each."""
-    count = config.sync.shards
-    return NodeGroup(
-        name=SHARDS,
-        role=Role.SHARDS,
-        hosts=1,
-        replicas=count,
-        least=count,
-        most=count,
-        resources={"CPU": 0.0},
-        labels={**offered(config.sync.shard_labels or {}), GROUP: SHARDS},
-        preemptible=False,
-        cpus=CONTROL_CPUS,
-        memory=_memory(site, SHARDS, shard_bytes(config, layout)),
-        store_bytes=object_store_bytes(config, layout, shards=True),
-        devices={},
-        node_selector=dict(site.node_selectors.get(SHARDS, {})),
-    )
+def _shards(config: Config, layout: Layout, site: Site) -> list[NodeGroup]:
+    """Return the groups of shards that have nodes of their own, one node each."""
+    places = _shard_places(config)
+    groups: list[NodeGroup] = []
+    for at, (name, labels) in enumerate(places):
+        count = len(range(at, config.sync.shards, len(places)))
+        groups.append(
+            NodeGroup(
+                name=name,
+                role=Role.SHARDS,
+                hosts=1,
+                replicas=count,
+                least=count,
+                most=count,
+                resources={"CPU": 0.0},
+                labels={**labels, GROUP: name},
+                preemptible=False,
+                cpus=CONTROL_CPUS,
+                memory=_memory(site, name, shard_bytes(config, layout)),
+                store_bytes=object_store_bytes(config, layout, shards=True),
+                devices={},
+                node_selector=dict(site.node_selectors.get(name, {})),
+            )
+        )
+    return groups
+
+
+def _shard_places(config: Config) -> list[tuple[str, dict[str, str]]]:
+    """Return the name and the labels of each group of nodes for shards, empty without such nodes.
+
+    The values of `in(a,b)` take turns, as in `cluster.fleet.placement.hosts`: shard i goes to the
+    group i modulo their number.
+    """
+    if (conditions := config.sync.shard_labels) is None:
+        return []
+    several = {key: found for key, each in conditions.items() if len(found := _permitted(each)) > 1}
+    if not several:
+        return [(SHARDS, offered(conditions))]
+    places: list[tuple[str, dict[str, str]]] = []
+    for values in islice(product(*several.values()), config.sync.shards):
+        name = NOT_IN_NAMES.sub("-", "-".join((SHARDS, *values)).lower())
+        places.append((name, offered(conditions) | dict(zip(several, values, strict=True))))
+    return places
 
 
 def _of(

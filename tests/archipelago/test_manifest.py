@@ -22,13 +22,21 @@ from archipelago.cli.main import main
 from archipelago.manifest.kuberay import entrypoint
 from archipelago.manifest.kuberay_files import Manifest, kuberay_manifest
 from archipelago.manifest.node_groups import TPU_NODES, offered
-from archipelago.manifest.placed_config import CONTROL
+from archipelago.manifest.placed_config import CONTROL, SHARDS
 from archipelago.manifest.pods import wait_for_islands
 from archipelago.manifest.site import Cloud, Gcs, Site
 from cluster.config.load import load, parse
 from cluster.config.schema import Config
 from cluster.fleet.http_port import LEAST_TOKEN, TOKEN_VARIABLE, make_token
-from cluster.fleet.placement import NODE_ID, SLICE, Node, homeless, matches, unplaceable
+from cluster.fleet.placement import (
+    NODE_ID,
+    SLICE,
+    Node,
+    homeless,
+    hosts,
+    matches,
+    unplaceable,
+)
 from cluster.launch.preflight import model_layout
 from cluster.launch.ray_cluster import Stores, lack
 from coordinator.errors import UserMistake
@@ -365,6 +373,29 @@ def test_conditions_of_selectors_become_labels_that_meet_them() -> None:
     labels = offered(conditions)
     assert labels == {"a": "x", "b": "y"}
     assert all(matches(wanted, labels.get(key)) for key, wanted in conditions.items())
+
+
+@pytest.mark.parametrize(("shards", "pods"), [(5, (3, 2)), (1, (1,))])
+def test_shards_of_several_regions_have_pods_in_each(shards: int, pods: tuple[int, ...]) -> None:
+    """The placement takes the regions in turn, and finds a pod for each shard there."""
+    tables = load(ROOT / "deploy/cpu.toml").model_dump(mode="json", exclude_none=True)
+    tables["sync"] |= {"shards": shards, "shard_labels": {"region": "in(EU_1, us)"}}
+    tables["durability"]["dir"] = "/data"
+    config, site = parse(tables), Site(name="cpu", image="archipelago:latest")
+    manifest = kuberay_manifest(config, layout_of_example("cpu"), site)
+    groups = [
+        group
+        for group in of_kind(manifest, "RayCluster")["spec"]["workerGroupSpecs"]
+        if group["groupName"].startswith(SHARDS)
+    ]
+    names = [f"{SHARDS}-eu-1", f"{SHARDS}-us"]
+    assert [(each["groupName"], each["replicas"]) for each in groups] == [
+        *zip(names, pods, strict=False)
+    ]
+    nodes = [node for group in groups for node in started(group, group["replicas"])]
+    chosen = hosts(config.sync.shard_labels or {}, nodes)
+    regions = {node.name: node.labels["region"] for node in nodes}
+    assert [regions[name] for name in chosen] == [("EU_1", "us")[i % 2] for i in range(shards)]
 
 
 @pytest.mark.parametrize(
