@@ -173,10 +173,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used."""
+    """Import a public name when it is first used.
+
+    Errors: `ImportError` if another project's package would be imported in place of ours.
+    """
     if name == "__version__":
         value: Any = _version()
     elif name in _DEFINED:
+        if wrong := [*import_module("archipelago.__main__").foreign()]:
+            raise ImportError("\n".join(wrong))
         module, defined = _DEFINED[name]
         value = getattr(import_module(module), defined)
     else:

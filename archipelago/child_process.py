@@ -33,6 +33,13 @@ class Ending:
     """The reason; empty if it has finished."""
 
 
+START = (
+    "from archipelago.__main__ import refuse_foreign; refuse_foreign(); "
+    "from archipelago.child_main import main; main()"
+)
+"""The program of the child process: `archipelago.child_main`, if all packages are ours."""
+
+
 class ChildProcess:
     """The process of a run; it ends with this process, however this process ends."""
 
@@ -40,7 +47,7 @@ class ChildProcess:
         """Start the process with this order (`archipelago.child_main`), and return at once."""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this object
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "archipelago.child_main"],
+            [sys.executable, "-c", START],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -83,25 +83,31 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _overwritten(ours: Path) -> Iterator[str]:
-    """Yield a sentence for each of our packages that another package has overwritten.
+    """Yield a sentence for each of our packages of which another package has overwritten a file.
 
     An installed distribution records the digest of each of its files. A source tree has no such
     record, and nothing can be installed over it.
     """
     record = _record_of(ours)
     for name in ALL_PACKAGES:
-        digest, path = record.get(f"{name}/__init__.py"), ours / name / "__init__.py"
-        if digest is None or not path.is_file():
+        files = (file for file in record if file.endswith(".py") and file.startswith(f"{name}/"))
+        changed = next((file for file in files if _differs(ours / file, record[file])), None)
+        if changed is None:
             continue
-        content = hashlib.sha256(path.read_bytes()).digest()
-        if base64.urlsafe_b64encode(content).rstrip(b"=").decode() == digest:
-            continue
-        owners = sorted(_owners_of(name, ours))
+        owners = sorted(_owners_of(changed, ours))
         culprit = f" by {' and '.join(owners)}" if owners else ""
         yield (
-            f"{path} was overwritten{culprit}: uninstall what installed it, then install this "
-            "project again, best in an environment of its own"
+            f"{ours / changed} was overwritten{culprit}: uninstall what installed it, then install "
+            "this project again, best in an environment of its own"
         )
+
+
+def _differs(path: Path, digest: str) -> bool:
+    """Return whether a file is there and has another digest, in the form of pip's records."""
+    if not path.is_file():
+        return False
+    found = base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest())
+    return found.rstrip(b"=").decode() != digest
 
 
 def _record_of(ours: Path) -> dict[str, str]:
@@ -111,11 +117,11 @@ def _record_of(ours: Path) -> dict[str, str]:
     return {}
 
 
-def _owners_of(name: str, ours: Path) -> set[str]:
-    """Return the other distributions that have installed files into this package."""
+def _owners_of(file: str, ours: Path) -> set[str]:
+    """Return the other distributions that have installed this file."""
 
     def has_it(each: Distribution) -> bool:
-        return f"{name}/__init__.py" in {str(file) for file in each.files or ()}
+        return file in {str(found) for found in each.files or ()}
 
     others = (each for each in distributions(path=[str(ours)]) if each.name != DISTRIBUTION)
     return {each.name for each in others if has_it(each)}

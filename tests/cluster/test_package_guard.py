@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from archipelago.child_process import START
 from cluster.package_guard import DISTRIBUTION, intruders
-from cluster.source import ALL_PACKAGES
+from cluster.source import ALL_PACKAGES, PACKAGES
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,6 +74,16 @@ def test_package_installed_over_ours_is_found(here: Path) -> None:
     assert f"{site}/cluster/__init__.py was overwritten by hierarchical: uninstall" in found
 
 
+def test_module_installed_over_ours_is_found(here: Path) -> None:
+    """The `__init__.py` of both packages may be equal, for example empty."""
+    site = here / "site"
+    files = {f"{name}/__init__.py": "" for name in ALL_PACKAGES} | {"cluster/names.py": "ours"}
+    installed(site, DISTRIBUTION, files)
+    installed(site, "hierarchical", {"cluster/__init__.py": "", "cluster/names.py": "theirs"})
+    (found,) = [found for found in intruders(ours=site) if "was overwritten" in found]
+    assert f"{site}/cluster/names.py was overwritten by hierarchical: uninstall" in found
+
+
 def ended(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     plain = {"PATH": os.environ["PATH"], "HOME": str(folder), "JAX_PLATFORMS": "cpu", **env}
     return subprocess.run(
@@ -81,24 +92,50 @@ def ended(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProc
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ALL_PACKAGES)
-def test_command_refuses_a_package_in_front_of_ours(tmp_path: Path, name: str) -> None:
-    """Without the check, the foreign package would be imported and end in a traceback."""
-    foreign = tmp_path / "foreign" / name
-    foreign.mkdir(parents=True)
-    (foreign / "__init__.py").write_text("raise SystemExit('the foreign package was imported')\n")
-    script = "import archipelago_launcher; archipelago_launcher.main()"
-    done = ended(tmp_path, "-c", script, "--help", PYTHONPATH=f"{foreign.parent}{os.pathsep}{ROOT}")
-    assert done.returncode == 2, done
-    assert done.stderr.startswith(f"archipelago: {foreign} is imported in place of this project's")
+COMMAND = ("-c", "import archipelago_launcher; archipelago_launcher.main()", "--help")
+MODULE = ("-m", "archipelago", "--help")
+CHILD = ("-c", START)
+LIBRARY = ("-c", "import archipelago; archipelago.Run")
 
 
-@pytest.mark.long
-def test_run_is_refused_in_a_folder_with_such_a_package(tmp_path: Path) -> None:
+def foreign_package(folder: Path, name: str) -> Path:
+    package = folder / name
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit('the foreign package was imported')\n")
+    return package
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        *((COMMAND, name) for name in ALL_PACKAGES),
+        *((entry, name) for entry in (MODULE, CHILD, LIBRARY) for name in PACKAGES),
+    ],
+)
+def test_entry_refuses_a_package_in_front_of_ours(
+    tmp_path: Path, arguments: tuple[str, ...], name: str
+) -> None:
+    """Without the check, the foreign package would be imported and end in a traceback.
+
+    A foreign `archipelago` is the one that `python -m archipelago` starts; only the installed
+    command can refuse it.
+    """
+    found = foreign_package(tmp_path / "foreign", name)
+    done = ended(tmp_path, *arguments, PYTHONPATH=f"{found.parent}{os.pathsep}{ROOT}")
+    assert done.returncode == (1 if arguments is LIBRARY else 2), done
+    start = "ImportError: " if arguments is LIBRARY else "archipelago: "
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"{start}{found} is imported in place of this project's package {name}")
+
+
+@pytest.mark.parametrize("command", ["demo", "run"])
+def test_run_is_refused_in_a_folder_with_such_a_package(tmp_path: Path, command: str) -> None:
+    """The workers of Ray search the current folder first, even if this process does not."""
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "__init__.py").touch()
     script = "import archipelago_launcher, sys; sys.path.remove(''); archipelago_launcher.main()"
-    done = ended(tmp_path, "-c", script, "demo", PYTHONPATH=str(ROOT))
+    arguments = [command] if command == "demo" else [command, str(ROOT / "examples/demo.toml")]
+    done = ended(tmp_path, "-c", script, *arguments, PYTHONPATH=str(ROOT))
     assert done.returncode == 2, done
     assert f"archipelago: {tmp_path}/cluster is in front of this project's package" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["cluster"], "nothing was started"
