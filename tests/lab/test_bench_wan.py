@@ -58,7 +58,7 @@ def test_training_steps_and_reduces_as_planned(overlap: int) -> None:
 def test_plans_survive_their_text() -> None:
     plan = replace(plan_of("streaming", MAIN, 4, 1), addresses=addresses())
     assert plan_from(json_text(asdict(plan) | {"rank": 2})) == (plan, 2)
-    decoupled = DecoupledPlan("here", ("a", "b"), 4096, 8, "int4", 2, 0.2, 1.0, 2.0)
+    decoupled = DecoupledPlan("here", ("a", "b"), 4096, 8, "int4", 2, 0.2, 1.0, 2.0, 1)
     assert decoupled_from(json_text(asdict(decoupled))) == decoupled
     assert config_of(decoupled).sync.wire_up == "int4"
 

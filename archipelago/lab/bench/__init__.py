@@ -52,6 +52,7 @@ through an actor of its own (`stub_actor`, `baseline_actor`).
     accelerator_figures   rows, gaps, and the number of steps there is time for
     wan                   methods over thin, long links between regions on this machine
     wan_decoupled         the decoupled side: a real syncer and shards, paced stand-ins
+    wan_samples           merges, queues and the bytes of a link during a measurement
     wan_ring              the other methods: a ring all-reduce over plain TCP
     wan_cut               a real run while one region is cut off, or slow
     wan_bytes             the bytes of an audit beside those of the interfaces

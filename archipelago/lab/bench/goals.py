@@ -59,6 +59,9 @@ GOALS: Mapping[str, Mapping[str, Goal]] = {
     "wan": {
         "speedup": Goal(at_least=20.0),
         "mean_participants": Goal(at_least=3.8),
+        "discarded_fraction": Goal(at_most=0.01),
+        "queue_growth_s": Goal(at_most=1.0),
+        "peak_over_mean": Goal(at_most=1.3),
         "transfer_fraction": Goal(at_least=0.7),
         "utilisation_off": Goal(at_most=3.0),
     },

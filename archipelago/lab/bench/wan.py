@@ -20,6 +20,7 @@ from typing import Any
 from archipelago.lab.bench.wan_decoupled import BATCH_TOKENS, DecoupledPlan
 from archipelago.lab.bench.wan_ring import RingPlan
 from archipelago.lab.bench.wan_run import driver, python_in, transfer
+from archipelago.lab.bench.wan_samples import PARTS, ByteSampler, first_link
 from archipelago.lab.planner.bandwidth import Exchange, ExchangeMethod, utilisation
 from archipelago.lab.wan import ceiling, kernel, nodes, rig
 from archipelago.lab.wan.network import Network
@@ -37,6 +38,8 @@ PERIODS, WARM_PERIODS = 10, 3
 """Periods of H steps that are measured, and those before them."""
 TCP_REPEATS = 3
 """Measurements of plain TCP, beside the objects through Ray."""
+OF_DECOUPLED = ("mean_participants", "discarded_fraction", "queue_growth_s", "peak_over_mean")
+"""The figures of decoupled training at the last point that have goals."""
 RING_S = 600.0
 """Timeout of one run of a ring."""
 STREAMING_OVERLAP = 5
@@ -107,7 +110,7 @@ def wan(
         decoupled, parallel = last["decoupled"], last["data-parallel"]
         figures["speedup"] = decoupled["tokens_per_s"] / parallel["tokens_per_s"]
         figures["speedup_over_bytes"] = decoupled["tokens_per_s"] / parallel["bytes_tokens_per_s"]
-        figures["mean_participants"] = decoupled["mean_participants"]
+        figures |= {name: decoupled[name] for name in OF_DECOUPLED}
     figures["utilisation_off"] = max(abs(row["utilisation_off"]) for row in rows)
     return figures
 
@@ -209,10 +212,15 @@ def _decoupled(network: Network, point: WanPoint, periods: int) -> dict[str, Any
         step_s=point.step_s,
         warm_s=WARM_PERIODS * period_s,
         for_s=periods * period_s,
+        periods=periods,
         spread=point.spread,
     )
     module = "archipelago.lab.bench.wan_decoupled"
-    return driver(network, module, json_text(asdict(plan)), within_s=plan.warm_s + plan.for_s)
+    with ByteSampler(first_link(network), period_s / PARTS / 2) as sampler:
+        within_s = plan.warm_s + plan.for_s
+        figures = driver(network, module, json_text(asdict(plan)), within_s=within_s)
+    peak = sampler.peak_over_mean(figures.pop("began_s"), period_s, periods)
+    return figures | {"peak_over_mean": peak}
 
 
 def plan_of(method: str, point: WanPoint, streams: int, buckets: int) -> RingPlan:

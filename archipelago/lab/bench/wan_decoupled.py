@@ -21,6 +21,7 @@ from archipelago.lab.bench.embedded_core import BenchStage, staged
 from archipelago.lab.bench.scale import ended
 from archipelago.lab.bench.stub_actor import CrewActor
 from archipelago.lab.bench.stub_material import Material, StubPace
+from archipelago.lab.bench.wan_samples import over_periods, run_sample
 from archipelago.lab.wan.nodes import LABEL
 from cluster.actors.call_errors import answer
 from cluster.config.load import parse
@@ -57,6 +58,8 @@ class DecoupledPlan:
     step_s: float
     warm_s: float
     for_s: float
+    periods: int
+    """Periods of H steps in `for_s`."""
     spread: bool = False
     """Whether each region has a shard; otherwise one in the first region has all fragments."""
 
@@ -138,10 +141,13 @@ def _material(config: Config, layout: Layout) -> Material:
 def _window(
     stage: BenchStage, crews: Sequence[Any], plan: DecoupledPlan, tokens: int
 ) -> dict[str, Any]:
-    """Measure `for_s` seconds."""
+    """Measure `for_s` seconds; `began_s` is their begin by the monotonic clock."""
     [answer(crew.take.remote()) for crew in crews]
     before, began_s = stage.status(), time.monotonic()
-    time.sleep(plan.for_s)
+    samples = [run_sample(before)]
+    for period in range(1, plan.periods + 1):
+        time.sleep(max(0.0, began_s + plan.for_s * period / plan.periods - time.monotonic()))
+        samples.append(run_sample(stage.status()))
     after, seconds = stage.status(), time.monotonic() - began_s
     steps = sum(answer(crew.take.remote()).steps for crew in crews)
     stepped_s = time.monotonic() - began_s
@@ -153,11 +159,14 @@ def _window(
 
     merged, merges = grown("tokens_merged"), after["merges"] - before["merges"]
     possible = len(crews) * tokens * stepped_s / plan.step_s
+    trained = steps * tokens / stepped_s * seconds
     return {
+        "began_s": began_s,
         "seconds": seconds,
         "tokens_per_s": merged / seconds,
         "trained_tokens_per_s": steps * tokens / stepped_s,
-        "mean_participants": after["participants"],
+        **over_periods(samples),
+        "bytes_per_token": (grown("up_bytes") + grown("down_bytes")) / max(1.0, trained),
         "compute_utilisation": steps * tokens / possible,
         "merges": merges,
         "effective_every": plan.every * seconds / plan.step_s / max(1, merges),

@@ -1,0 +1,81 @@
+"""The figures of `bench wan` that are sampled: merges, queues, and the bytes of a link."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+
+from archipelago.lab.bench.wan_samples import (
+    PARTS,
+    ByteSampler,
+    RunSample,
+    over_periods,
+    peak_over_mean,
+    run_sample,
+)
+
+
+def test_participants_are_those_of_all_periods() -> None:
+    """Merges with two islands early on count, though the last period has four in each."""
+    samples = [RunSample(0, 0.0, 0.0), RunSample(10, 2.0, 0.1), RunSample(40, 4.0, 0.1)]
+    assert over_periods(samples)["mean_participants"] == pytest.approx((10 * 2 + 30 * 4) / 40)
+
+
+def test_measurement_without_merges_has_its_participants() -> None:
+    assert over_periods([RunSample(5, 3.0, 0.0)] * 3)["mean_participants"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("queues_s", "growth_s"), [([1.0, 2.0, 1.0, 2.0], 0.0), ([1.0, 2.0, 3.0, 4.0], 2.0), ([9.0], 0)]
+)
+def test_queue_that_grows_is_measured(queues_s: list[float], growth_s: float) -> None:
+    samples = [RunSample(0, 1.0, 0.0), *(RunSample(9, 1.0, age_s) for age_s in queues_s)]
+    assert over_periods(samples)["queue_growth_s"] == growth_s
+
+
+def test_sample_has_the_oldest_queue_of_all_links() -> None:
+    links = [{"queue_s": 0.5}, {"queue_s": 2.0}]
+    assert run_sample({"merges": 3, "participants": 2.5, "links": links}) == RunSample(3, 2.5, 2.0)
+    assert run_sample({"merges": 3, "participants": 2.5}).queue_s == 0.0
+
+
+def counted(rate_of_part: list[float], periods: int) -> tuple[list[float], list[int]]:
+    """Return samples of a link, beginning a period before the time 100 s; a period is 6 s."""
+    times_s = np.arange(94.0, 100.0 + 6 * periods + 1, 0.25)
+    rates = [1e6 * rate_of_part[int(t % 6 * len(rate_of_part) / 6 + 1e-9)] for t in times_s - 94]
+    counts = np.concatenate([[0], np.cumsum(rates)[:-1] * 0.25]).astype(int)
+    return [*times_s], [*counts]
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ([1.0], 1.0),
+        ([1.0, 0.0], 2.0),
+        ([6.0, 0.0, 0.0, 0.0, 0.0, 0.0], PARTS),
+        ([1.2, 1.0, 0.8, 1.0, 1.0, 1.0], 1.2),
+    ],
+)
+def test_peak_over_mean_finds_uneven_use(rates: list[float], expected: float) -> None:
+    times_s, counts = counted(rates, 5)
+    assert peak_over_mean(times_s, counts, 100.0, 6.0, 5) == pytest.approx(expected, rel=0.02)
+
+
+def test_sampler_counts_both_directions_until_its_end() -> None:
+    """One direction sends in bursts, the other one evenly; the figure is of the first."""
+    began_s, looks = time.monotonic(), itertools.count()
+
+    def count() -> tuple[int, int]:
+        next(looks)
+        now_s = time.monotonic() - began_s
+        return int(1e6 * now_s), int(1e6 * (now_s // 0.2))
+
+    with ByteSampler(count, 0.001) as sampler:
+        while time.monotonic() < began_s + 0.85:
+            pass
+    ended = next(looks)
+    assert ended == len(sampler.times_s)
+    assert sampler.peak_over_mean(began_s + 0.2, 0.2, 3) > 3.0
