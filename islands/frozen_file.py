@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from tempfile import NamedTemporaryFile
+from typing import IO, Any
 
 from safetensors.numpy import load_file
 
 from coordinator.errors import UserMistake
+from islands.data.buckets import connection, in_bucket, path_of, shown
 
 PIECE_BYTES = 1 << 22
 
@@ -17,42 +20,74 @@ PIECE_BYTES = 1 << 22
 def frozen_file(path: str | Path, sha256: str) -> Callable[[], dict[str, Any]]:
     """Return a function for `Task.frozen` that loads a safetensors file, and checks it.
 
-    The file must be at this path on every node. The tree nests at the slashes of the names.
+    The file must be at this path on every node, or in a bucket. The tree nests at the slashes of
+    the names.
 
     Args:
-        path: The file.
+        path: The file, or a URI: `s3://BUCKET/KEY`, `gs://BUCKET/KEY`. A file of a bucket is
+            copied into the temporary folder of the machine while it is loaded.
         sha256: The SHA-256 of the file, in hexadecimal, as `sha256sum` prints it. With it, no
             island trains on another base than the others.
 
     Raises:
         UserMistake: When called: there is no such file, or it has another content.
     """
+    given = str(path)
 
     def load() -> dict[str, Any]:
         try:
-            found = _digest(Path(path))
+            with _checked(given, sha256.lower()) as checked:
+                return _nested(load_file(checked))
         except OSError as error:
-            raise UserMistake(f"frozen arrays: {path} cannot be read: {error.strerror}") from error
-        if found != sha256.lower():
-            raise UserMistake(
-                f"frozen arrays: {path} has the SHA-256 {found}, and the task wants {sha256}: copy "
-                "the right file to this node, or change the task"
-            )
-        tree: dict[str, Any] = {}
-        for name, array in load_file(path).items():
-            *folders, last = name.split("/")
-            node = tree
-            for folder in folders:
-                node = node.setdefault(folder, {})
-            node[last] = array
-        return tree
+            why = error.strerror or str(error)
+            raise UserMistake(f"frozen arrays: {shown(given)} cannot be read: {why}") from error
 
     return load
 
 
-def _digest(path: Path) -> str:
+@contextmanager
+def _checked(given: str, sha256: str) -> Generator[Path]:
+    """Yield the path of the file, or of a copy of it that ends with the block.
+
+    Errors: `UserMistake` if it has another digest; `OSError`.
+    """
+    if not in_bucket(given):
+        with Path(given).open("rb") as file:
+            _compare(given, sha256, _digest(file, None))
+        yield Path(given)
+        return
+    with NamedTemporaryFile("wb", suffix=".safetensors") as copy:
+        with connection(given).open_input_stream(path_of(given)) as file:
+            _compare(given, sha256, _digest(file, copy))
+        copy.flush()
+        yield Path(copy.name)
+
+
+def _compare(given: str, wanted: str, found: str) -> None:
+    if found != wanted:
+        raise UserMistake(
+            f"frozen arrays: {shown(given)} has the SHA-256 {found}, and the task wants {wanted}: "
+            "put the right file there, or change the task"
+        )
+
+
+def _digest(file: Any, copy: IO[bytes] | None) -> str:
+    """Return the SHA-256 of a file that is open for reading, and copy it on the way."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(PIECE_BYTES):
-            digest.update(piece)
+    while piece := file.read(PIECE_BYTES):
+        digest.update(piece)
+        if copy is not None:
+            copy.write(piece)
     return digest.hexdigest()
+
+
+def _nested(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return arrays as a tree that nests at the slashes of their names."""
+    tree: dict[str, Any] = {}
+    for name, array in arrays.items():
+        *folders, last = name.split("/")
+        node = tree
+        for folder in folders:
+            node = node.setdefault(folder, {})
+        node[last] = array
+    return tree

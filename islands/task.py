@@ -59,7 +59,7 @@ class Task:
     vocabulary: int
     """Size of the vocabulary; ln(vocabulary) is the loss of a uniform guess."""
     init: Callable[[int], Params]
-    """Seed -> float32 pytree, equal on every machine."""
+    """Seed -> pytree of float32, bfloat16 or float16 arrays, equal on every machine."""
     loss: Callable[..., Any]
     """(params, batch) or (params, batch, key) -> mean nats per predicted token, a float32 scalar.
 

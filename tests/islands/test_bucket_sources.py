@@ -7,6 +7,7 @@ import threading
 from collections.abc import Generator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import save_file
 
 from coordinator.errors import UserMistake
 from coordinator.protocol import Lease
@@ -26,6 +28,7 @@ from islands.data.inspection import inspected
 from islands.data.joined_tokens import JoinedTokens
 from islands.data.token_writer import written
 from islands.data.tokenize_plan import TokenizeOptions, plan_of
+from islands.frozen_file import frozen_file
 from islands.prefetch import Prefetched
 from islands.sources import DataSpec, find_source
 from tests.cluster import gcs, s3
@@ -102,6 +105,23 @@ def test_all_kinds_of_sources_are_read_from_a_bucket(here: Path, bucket: str) ->
     some = spec(at(bucket, "lines/*.jsonl"), "text")
     assert len(bucket_files(some.source)[1]) == 6
     assert inspected(spec(at(bucket, "tokens")), everything=True).problems == []
+
+
+def test_frozen_arrays_come_from_a_bucket_with_the_right_digest(here: Path, bucket: str) -> None:
+    arrays = {"base/w": np.arange(6, dtype="f4").reshape(2, 3), "scale": np.ones(2, "f4")}
+    (here / "frozen").mkdir()
+    save_file(arrays, file := here / "frozen" / "base.safetensors")
+    upload(here, bucket, "frozen")
+    uri, digest = at(bucket, "frozen/base.safetensors"), sha256(file.read_bytes()).hexdigest()
+    tree = frozen_file(uri, digest)()
+    np.testing.assert_array_equal(tree["base"]["w"], arrays["base/w"])
+    np.testing.assert_array_equal(tree["scale"], arrays["scale"])
+    with pytest.raises(UserMistake, match=rf"base.safetensors has the SHA-256 {digest}, and"):
+        frozen_file(uri, "0" * 64)()
+    with pytest.raises(UserMistake, match=r"frozen arrays: .*/frozen/other cannot be read: "):
+        frozen_file(at(bucket, "frozen/other"), digest)()
+    with pytest.raises(UserMistake, match="unknown scheme ftp://"):
+        frozen_file("ftp://bucket/base", digest)()
 
 
 def test_missing_things_give_one_message(bucket: str) -> None:
