@@ -282,7 +282,7 @@ def test_failed_part_is_reported_and_the_bench_ends(tmp_path: Path) -> None:
     assert "abacus" in figures["skipped"]["study"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_entry_imports_only_shipped_or_installed_packages() -> None:
     """No package for runs or terminals is imported.
 
@@ -318,7 +318,6 @@ def test_row_explains_missing_figures() -> None:
     assert "step_ms" not in whole["not_measured"]
 
 
-@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(700)
 def test_quick_form_measures_everything(tmp_path: Path) -> None:
