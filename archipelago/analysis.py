@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from archipelago.launching import Overrides, override_words
+from archipelago.launching import Overrides, override_arguments
 from archipelago.results import ReplayResult
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def study(
     from archipelago.lab.study.plan import read as read_study
     from archipelago.lab.study.result import summed
 
-    definition = read_study(Path(path), override_words(overrides))
+    definition = read_study(Path(path), override_arguments(overrides))
     files = CellFiles(definition.folder / "cells")
     cell_results = training_jobs.found(files, definition.cells, retry=False)
     missing = {key: cell for key, cell in definition.cells.items() if key not in cell_results}

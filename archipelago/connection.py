@@ -65,9 +65,9 @@ class ConnectedRun(RunHandle):
         return self._run_dir is None or runs.live_of(self._run_dir) is not None
 
     def _status(self) -> RunStatus:
-        from cluster.launch.status_stream import looks
+        from cluster.launch.status_stream import status_stream
 
-        with closing(looks(self._key(), self.address, POLL_S)) as seen:
+        with closing(status_stream(self._key(), self.address, POLL_S)) as seen:
             return next(seen)
 
     def _call(self, call: Literal["scale", "drain", "save"], argument: Any) -> Any:

@@ -187,10 +187,10 @@ def draft_of(
         tables = with_task(tables, task)
     if optimizer is not None:
         tables = with_optimizer(tables, optimizer)
-    return draft(tables, origin=origin, overrides=override_words(overrides)), path
+    return draft(tables, origin=origin, overrides=override_arguments(overrides)), path
 
 
-def override_words(overrides: Overrides | None) -> list[str]:
+def override_arguments(overrides: Overrides | None) -> list[str]:
     """Return overrides in the notation of `--set`: `a.b=c`."""
     return [f"{path}={toml_value(value)}" for path, value in (overrides or {}).items()]
 

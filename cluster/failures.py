@@ -91,7 +91,7 @@ def raised(reason: Reason, error: BaseException) -> Failure:
     return Failure(reason, f"{type(origin).__name__} in {reason}: {_with_place(error)}")
 
 
-def words_of(error: BaseException) -> str:
+def class_and_message(error: BaseException) -> str:
     """Return an exception's class and message, and where it was raised if that is known."""
     return f"{type(origin_of(error)).__name__}: {_with_place(error)}"
 

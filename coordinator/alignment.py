@@ -53,7 +53,7 @@ class Directions(NamedTuple):
     """
 
 
-class Everyone(NamedTuple):
+class MeasuredPayloads(NamedTuple):
     """The contributions whose directions are measured."""
 
     payloads: Sequence[Payload]
@@ -76,7 +76,7 @@ def directions(
     The measured sixteenth of a fragment is the same for all: the tiles that begin in the first TILE
     of every SHARE * TILE elements. A fragment of one tile or less is measured whole.
     """
-    contributions, size = everyone_of(parts, trial), sum(piece.size for piece in pieces)
+    contributions, size = measured_payloads(parts, trial), sum(piece.size for piece in pieces)
 
     def among(job: Sequence[Tile]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         sums, along = nothing(contributions), along_nothing(contributions)
@@ -93,18 +93,20 @@ def directions(
     return pointing(contributions, [sums for sums, _ in results], [size], momentum_sums)
 
 
-def everyone_of(parts: Sequence[AlignmentPart], trial: Sequence[Payload]) -> Everyone:
+def measured_payloads(parts: Sequence[AlignmentPart], trial: Sequence[Payload]) -> MeasuredPayloads:
     """Return the payloads to measure, parts first, and the parts' weights."""
     weights = np.array([part.weight for part in parts], np.float32)
-    return Everyone([*(part.payload for part in parts), *trial], weights)
+    return MeasuredPayloads([*(part.payload for part in parts), *trial], weights)
 
 
-def nothing(everyone: Everyone) -> NDArray[np.float64]:
+def nothing(everyone: MeasuredPayloads) -> NDArray[np.float64]:
     """Return zero sums for `look`, [n, 2]."""
     return np.zeros((len(everyone.payloads), 2))
 
 
-def look(everyone: Everyone, tile: Tile, size: int, room: Room) -> tuple[Flat, NDArray[np.float64]]:
+def look(
+    everyone: MeasuredPayloads, tile: Tile, size: int, room: Room
+) -> tuple[Flat, NDArray[np.float64]]:
     """Return the parts' weighted mean on this tile, and the products of each payload, [n, 2].
 
     The products of a payload are with that mean and with itself. The mean lies in `room`.
@@ -125,7 +127,7 @@ def look(everyone: Everyone, tile: Tile, size: int, room: Room) -> tuple[Flat, N
 
 
 def look_along(
-    everyone: Everyone, momentum: Flat, tile: Tile, size: int, room: Room
+    everyone: MeasuredPayloads, momentum: Flat, tile: Tile, size: int, room: Room
 ) -> NDArray[np.float64]:
     """Return the product of each part with the momentum on this tile, [n + 1].
 
@@ -139,7 +141,7 @@ def look_along(
     return dots
 
 
-def along_nothing(everyone: Everyone) -> NDArray[np.float64]:
+def along_nothing(everyone: MeasuredPayloads) -> NDArray[np.float64]:
     """Return zero sums for `look_along`, [n + 1]."""
     return np.zeros(len(everyone.weights) + 1)
 
@@ -161,7 +163,7 @@ def _cosine(dot: float, length: float) -> float | None:
 
 
 def pointing(
-    everyone: Everyone,
+    everyone: MeasuredPayloads,
     sums: Iterable[NDArray[np.float64]],
     sizes: Sequence[int],
     along: Iterable[NDArray[np.float64]] | None = None,

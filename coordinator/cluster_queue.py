@@ -35,9 +35,9 @@ from coordinator.queue_table import (
     QueueFence,
     QueueTable,
     islands_text,
+    name_list,
     needed_by,
     nodes_of,
-    shown,
     table_of,
 )
 
@@ -169,7 +169,7 @@ def _answer(table: QueueTable, claim: RunClaim) -> QueueAnswer:
             for island in islands
             if island not in before[run]
         ]
-        leaving = shown(new) if new else "islands that are leaving"
+        leaving = name_list(new) if new else "islands that are leaving"
         return QueueAnswer(QueueVerdict.WAIT, f"takes {leaving}; they hand in their work first")
     if not blocked.by_quota and not table.is_possible(needs):
         return QueueAnswer(

@@ -35,11 +35,11 @@ from numpy.typing import NDArray
 from coordinator.alignment import (
     AlignmentPart,
     Directions,
-    Everyone,
+    MeasuredPayloads,
     along_nothing,
-    everyone_of,
     look,
     look_along,
+    measured_payloads,
     nothing,
     pointing,
 )
@@ -146,7 +146,7 @@ class _Plan(NamedTuple):
     calls.
     """
 
-    everyone: Everyone
+    everyone: MeasuredPayloads
     """The contributions whose directions can be measured."""
     measured: bool
     """Whether directions are measured."""
@@ -179,7 +179,7 @@ def _planned(
     spread: Spread,
     kappa: float,
 ) -> _Plan:
-    contributions, sizes = everyone_of(parts, trial or ()), [piece.size for piece in pieces]
+    contributions, sizes = measured_payloads(parts, trial or ()), [piece.size for piece in pieces]
     plain = Recipe(contributions.weights, 1.0)
     match rule:
         case MergeRule.MEAN:

@@ -172,7 +172,7 @@ class QueueTable:
             for claim in self.ranked
             if any(not nodes.isdisjoint(each.holds) for each in claim.islands)
         ]
-        held = f"; such machines are held by {shown(holders)}" if holders else ""
+        held = f"; such machines are held by {name_list(holders)}" if holders else ""
         return f"no room for {islands_text(needs)}{held}"
 
 
@@ -192,7 +192,7 @@ def islands_text(needs: Sequence[Need]) -> str:
     return f"{len(needs)} island{'s' if len(needs) > 1 else ''} of {' or '.join(kinds)}"
 
 
-def shown(names: Sequence[str]) -> str:
+def name_list(names: Sequence[str]) -> str:
     """Return the first names, and how many more there are."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more

@@ -14,7 +14,7 @@ from coordinator.errors import UserMistake
 from islands import token_files
 from islands.corpus import Corpus, windows_in
 from islands.data import text_tokens, token_index
-from islands.data.buckets import SourceFile, identity, names_below, shown, size_of
+from islands.data.buckets import SourceFile, identity, names_below, plain_uri, size_of
 from islands.data.damage import Damage
 from islands.data.directory_checks import unfit
 from islands.data.encoding import dtype_of
@@ -84,7 +84,7 @@ def read_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus:
     except UserMistake as error:
         problems.append(str(error))
     except OSError as error:
-        problems.append(f"data.source = {shown(data.source)!r}: {error}")
+        problems.append(f"data.source = {plain_uri(data.source)!r}: {error}")
     if read is not None and data.separate_documents and read.end_token is None:
         problems.append(
             "data.separate_documents = true needs to find the end of each document: set "
@@ -150,9 +150,9 @@ def _of_files(data: DataSpec, vocabulary: int, problems: list[str]) -> _Read | N
     column = f" --column {data.column}" if data.column else ""
     how = "" if encoder is None and not data.tokens else f" {how}"
     raise UserMistake(
-        f"data.source = {shown(data.source)!r} has {size / GB:,.1f} GB, and more than "
+        f"data.source = {plain_uri(data.source)!r} has {size / GB:,.1f} GB, and more than "
         f"data.prepare_gb = {data.prepare_gb:g} is not tokenized at the start of a run: use "
-        f"`archipelago data tokenize {shown(data.source)} OUT{column}{how}`, and name OUT as "
+        f"`archipelago data tokenize {plain_uri(data.source)} OUT{column}{how}`, and name OUT as "
         "data.source"
     )
 
@@ -216,7 +216,7 @@ def _written(
                     file.write(piece.astype(dtype).tobytes())
         _refuse(problems)
         if damage.counts:
-            log.warning("data.source = %r: left out: %s", shown(data.source), damage.text)
+            log.warning("data.source = %r: left out: %s", plain_uri(data.source), damage.text)
 
     facts: list[Any] = [replace(data, window=0, lease_windows=0), vocabulary, *names]
     facts += [] if encoder is None else [encoder.sha256, encoder.end_token]
@@ -265,7 +265,7 @@ def _too_small(corpus: Corpus) -> list[str]:
     window, needed = corpus.spec.window, corpus.spec.lease_windows
     counts = corpus.windows, windows_in(corpus.heldout, window)
     return [
-        f"data.source = {shown(corpus.spec.source)!r} is too small: {count} {use} windows of "
+        f"data.source = {plain_uri(corpus.spec.source)!r} is too small: {count} {use} windows of "
         f"{window} tokens, {least} needed: give more text, or lower {remedy}"
         for count, least, use, remedy in (
             (counts[0], needed, "training", "data.window or data.lease_windows"),

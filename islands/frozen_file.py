@@ -12,7 +12,7 @@ from typing import IO, Any
 from safetensors.numpy import load_file
 
 from coordinator.errors import UserMistake
-from islands.data.buckets import connection, in_bucket, path_of, shown
+from islands.data.buckets import connection, in_bucket, path_of, plain_uri
 
 PIECE_BYTES = 1 << 22
 
@@ -40,7 +40,7 @@ def frozen_file(path: str | Path, sha256: str) -> Callable[[], dict[str, Any]]:
                 return _nested(load_file(checked))
         except OSError as error:
             why = error.strerror or str(error)
-            raise UserMistake(f"frozen arrays: {shown(given)} cannot be read: {why}") from error
+            raise UserMistake(f"frozen arrays: {plain_uri(given)} cannot be read: {why}") from error
 
     return load
 
@@ -66,8 +66,8 @@ def _checked(given: str, sha256: str) -> Generator[Path]:
 def _compare(given: str, wanted: str, found: str) -> None:
     if found != wanted:
         raise UserMistake(
-            f"frozen arrays: {shown(given)} has the SHA-256 {found}, and the task wants {wanted}: "
-            "put the right file there, or change the task"
+            f"frozen arrays: {plain_uri(given)} has the SHA-256 {found}, and the task wants "
+            f"{wanted}: put the right file there, or change the task"
         )
 
 

@@ -129,14 +129,14 @@ def problems_of(given: str, found: InitialMatch, other_shapes: OtherShapes) -> l
         own = [*found.missing, *(misfit.path for misfit in found.misfits)]
         near = get_close_matches(own[0], found.unused, n=1) if own else []
         problems.append(
-            f"{KEY} = {given!r}: no leaf matches; the task has {shown(own)}, and there are "
-            f"{shown(found.unused)}"
+            f"{KEY} = {given!r}: no leaf matches; the task has {name_list(own)}, and there are "
+            f"{name_list(found.unused)}"
             + (f"; is {near[0]!r} there meant to be {own[0]!r}?" if near else "")
         )
     return problems
 
 
-def shown(names: Sequence[str]) -> str:
+def name_list(names: Sequence[str]) -> str:
     """Return the first names, and how many more there are."""
     more = len(names) - NAMED
     return (", ".join(names[:NAMED]) or "none") + (f" and {more} more" if more > 0 else "")
@@ -174,7 +174,7 @@ def digest_of(given: str, source: ParameterSource, found: InitialMatch) -> str:
     except UserMistake as error:
         raise UserMistake(f"{KEY} = {given!r}: {error}") from error
     if unsound:
-        raise UserMistake(f"{KEY} = {given!r}: NaN or infinity is in {shown(unsound)}")
+        raise UserMistake(f"{KEY} = {given!r}: NaN or infinity is in {name_list(unsound)}")
     return digest.sha256
 
 

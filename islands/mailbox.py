@@ -40,7 +40,7 @@ from islands.learner_messages import (
 from islands.learner_state import happen, is_news
 from islands.life_history import LifeHistory
 from islands.thread_queues import ThreadQueues
-from islands.thread_tasks import Adoption, Ends, Handing, Offer, Outgoing, Todo
+from islands.thread_tasks import Adoption, Ends, HandInTask, Offer, Outgoing, Todo
 from islands.time_budget import Activity
 
 
@@ -165,7 +165,7 @@ class Mailbox:
                 self.happens(Asked(p, held))
             return future
 
-    def answer(self, handing: Handing, snapshot: FragmentSnapshot | None) -> None:
+    def answer(self, handing: HandInTask, snapshot: FragmentSnapshot | None) -> None:
         """Give the snapshot to the callers that asked for it."""
         with self._lock:
             self._queues.answer(handing, snapshot)

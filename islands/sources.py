@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from coordinator.errors import UserMistake
 from islands.data import token_index
-from islands.data.buckets import SourceFile, bucket_files, in_bucket, shown
+from islands.data.buckets import SourceFile, bucket_files, in_bucket, plain_uri
 from islands.data.formats import is_table
 
 Tokens = NDArray[np.unsignedinteger[Any]]
@@ -116,7 +116,9 @@ def root_and_files(data: DataSpec) -> tuple[Path | str, list[SourceFile]]:
         wanted = "text file"
         if wants_tables:
             wanted = "Parquet file, Arrow file or file of JSON lines (data.column is set)"
-        raise UserMistake(f"data.source = {shown(data.source)!r} is empty: no {wanted} is below it")
+        raise UserMistake(
+            f"data.source = {plain_uri(data.source)!r} is empty: no {wanted} is below it"
+        )
     return root, files
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from coordinator.protocol import Fragment
 from islands.exchange import FragmentSnapshot
 from islands.learner_messages import Adopt, HandOver, Say, Want, Words
-from islands.thread_tasks import Adoption, Handing, Offer, Todo
+from islands.thread_tasks import Adoption, HandInTask, Offer, Todo
 
 
 class ThreadQueues:
@@ -34,7 +34,7 @@ class ThreadQueues:
                 case HandOver(p):  # a later request is for what is trained after this
                     if (request := self._asked.pop(p, None)) is not None:
                         self._owed.append(request)
-                    self.todo.append(Handing(word, request))
+                    self.todo.append(HandInTask(word, request))
                 case Adopt(p):
                     self.todo.append(Adoption(word, self.offers.pop(p)))
                 case _:
@@ -48,7 +48,7 @@ class ThreadQueues:
         """Return the future that all callers for this fragment share until it is decided."""
         return self._asked.setdefault(p, Future())
 
-    def answer(self, handing: Handing, snapshot: FragmentSnapshot | None) -> None:
+    def answer(self, handing: HandInTask, snapshot: FragmentSnapshot | None) -> None:
         """Give the snapshot to the callers that asked for it."""
         if handing.asked is not None:
             self._owed.remove(handing.asked)

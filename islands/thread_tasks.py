@@ -34,7 +34,7 @@ class Ends(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Handing:
+class HandInTask:
     """A hand-in, and the future of its callers; None if no caller waits."""
 
     word: HandOver
@@ -49,7 +49,7 @@ class Adoption:
     offer: Offer
 
 
-Todo = Step | Handing | Keep | Adoption | Take | End
+Todo = Step | HandInTask | Keep | Adoption | Take | End
 """A task of the training thread, with its data."""
 
 

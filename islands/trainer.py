@@ -28,7 +28,7 @@ from islands.randomness import Draws
 from islands.replica import Replica
 from islands.step_timing import StepTiming
 from islands.task import Params, StreamLike, Task
-from islands.thread_tasks import Adoption, Handing, Todo
+from islands.thread_tasks import Adoption, HandInTask, Todo
 from islands.time_budget import Activity
 from islands.training_step import TrainingStep
 
@@ -112,7 +112,7 @@ class Trainer:
                 case Step(held):
                     waited_s = self._now_s() - self._rested_s
                     before_s = self._step(before_s + waited_s if held else before_s)
-                case Handing() | Keep() | Adoption() | Take() as word:
+                case HandInTask() | Keep() | Adoption() | Take() as word:
                     self._serve(word)
                 case End(distrusted):
                     self._timing.settle()
@@ -194,7 +194,7 @@ class Trainer:
     def _serve_until(self, until_s: float) -> None:
         """Do the work of a boundary, and what arrives until then, except the end of the life."""
         while (word := self._next(until_s - self._now_s())) is not None:
-            if isinstance(word, Handing | Keep | Adoption | Take):
+            if isinstance(word, HandInTask | Keep | Adoption | Take):
                 self._serve(word)
             else:
                 self._mail.put_back(word)
@@ -214,7 +214,7 @@ class Trainer:
                 return
         self._mail.donations.give(donation)
 
-    def _serve(self, word: Handing | Keep | Adoption | Take) -> None:
+    def _serve(self, word: HandInTask | Keep | Adoption | Take) -> None:
         match word:
             case Take(lease):
                 self._tell(Feed(lease))
@@ -224,7 +224,7 @@ class Trainer:
                 if hand_over.contribution is not None:
                     self._tell(CutOut(hand_over, keep=True))
                     self._taken(self._replica.keep(hand_over))
-            case Handing(hand_over):
+            case HandInTask(hand_over):
                 snapshot = None
                 if hand_over.contribution is not None:
                     self._tell(CutOut(hand_over, keep=False))

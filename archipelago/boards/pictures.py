@@ -140,7 +140,7 @@ def _draw(
     values = [each.points[-1][1] for each in found if each.points]
     if values:
         steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
-        axes.text(0.5, 0.45, shown(values[0], unit), ha="center", va="center", size=17,
+        axes.text(0.5, 0.45, value_text(values[0], unit), ha="center", va="center", size=17,
                   color=_colour(values[0], steps), transform=axes.transAxes)  # fmt: skip
     return bool(values)
 
@@ -208,7 +208,7 @@ def _marks(made: Mapping[str, Any], answers: Answers) -> dict[str, list[float]]:
     }
 
 
-def shown(value: float, unit: str) -> str:
+def value_text(value: float, unit: str) -> str:
     """Return a value with its unit, as a panel with one number shows it."""
     factor, name = SCALES.get(unit, (1.0, ""))
     return f"{factor * value:.4g} {name}".strip()

@@ -120,9 +120,9 @@ def _facts(
     if isinstance(reached, runs.Live) and not reached.pid:  # its directory is elsewhere
         from contextlib import closing
 
-        from cluster.launch.status_stream import looks
+        from cluster.launch.status_stream import status_stream
 
-        with closing(looks(name, head, 0.0)) as seen:
+        with closing(status_stream(name, head, 0.0)) as seen:
             return facts_over_ray(next(seen)), reached.run, reached
     run_dir = runs.here(name)
     live = reached if isinstance(reached, runs.Live) else None

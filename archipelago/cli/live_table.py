@@ -62,7 +62,7 @@ def render(
     """Return the live table: the run, its islands, its fragments; at most `width` characters."""
     view, width, islands = view or TableView(), min(width, WIDTH), status["islands"]
     names = [island["island"] for island in islands]
-    shown = view.shown(islands)
+    shown = view.visible(islands)
     parts: list[RenderableType] = [
         _header(status, width),
         _figures(status),

@@ -78,7 +78,7 @@ def bandwidth(seed: int, *, as_json: bool) -> None:
     from archipelago.lab.planner import anchors
     from archipelago.lab.planner import bandwidth as links
 
-    exchanges = links.shown(anchors.ISLANDS, anchors.H, anchors.P, anchors.TAU)
+    exchanges = links.compared_exchanges(anchors.ISLANDS, anchors.H, anchors.P, anchors.TAU)
     rows, found = links.rows(exchanges), anchors.anchors(seed)
     if as_json:
         figures = {

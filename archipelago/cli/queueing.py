@@ -16,7 +16,7 @@ from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
 
 if TYPE_CHECKING:
-    from cluster.queue.shown import QueueStatus
+    from cluster.queue.queue_status import QueueStatus
 
 
 def queue(

@@ -66,7 +66,7 @@ def initial_lines(config: Config, layout: Layout) -> list[str]:
     if (given := config.task.init_from) is None:
         return []
     from cluster.launch.initial_source import is_gone, matched
-    from islands.initial_model import shown
+    from islands.initial_model import name_list
 
     if is_gone(given):  # only a resumed run can start like this
         return [
@@ -76,9 +76,9 @@ def initial_lines(config: Config, layout: Layout) -> list[str]:
     found, digest = matched(config, layout.leaves), config.task.init_sha256
     sha256 = "" if digest is None else f", sha256 {digest[:12]}"
     kept = {
-        "kept from init": shown(found.missing),
-        "not used there": shown(found.unused),
-        "other shapes, kept from init": shown([*map(str, found.misfits)]),
+        "kept from init": name_list(found.missing),
+        "not used there": name_list(found.unused),
+        "other shapes, kept from init": name_list([*map(str, found.misfits)]),
     }
     first = f"{len(found.taken)} of {len(layout.leaves)} leaves from {given}{sha256}"
     return [f"{'start':<{INDENT}}{first}"] + [

@@ -129,7 +129,7 @@ def _fuzz(
     if schedule is not None:
         if not (schedules is for_s is seed is None):
             raise UserMistake("--schedule SEED/NUMBER is one schedule: it needs nothing else")
-        result = fuzz.again(schedule)
+        result = fuzz.repeated(schedule)
         for failure in result.failures:
             found(failure)
     else:

@@ -60,7 +60,7 @@ class TableView:
         """Return the view for a screen of this many lines."""
         return replace(self, rows=max(LEAST_ROWS, height - FIXED_LINES))
 
-    def shown(self, islands: Sequence[IslandStatus]) -> list[IslandStatus]:
+    def visible(self, islands: Sequence[IslandStatus]) -> list[IslandStatus]:
         """Return the islands that are shown, in order; with fewer rows, troubles come first."""
         order = self.order
         if not self.interactive and self.rows is not None and len(islands) > self.rows:
@@ -84,7 +84,7 @@ class TableView:
             first = self._first(count)
             part = f"islands {first + 1} to {first + rows} of {count}"
         else:
-            hidden = [each for each in islands if each not in self.shown(islands)]
+            hidden = [each for each in islands if each not in self.visible(islands)]
             states = ", ".join(sorted({each["state"] for each in hidden}))
             part = f"and {len(hidden)} more islands ({states})"
         if not self.interactive:

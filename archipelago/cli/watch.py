@@ -16,7 +16,7 @@ from archipelago.cli.live_table import render, time_table
 from archipelago.cli.options import Cluster, Json, RunName
 from archipelago.cli.terminal_keys import TerminalKeys
 from cluster.launch.page_link import page_link
-from cluster.launch.status_stream import looks
+from cluster.launch.status_stream import status_stream
 from cluster.status import RunStatus
 from cluster.storage import runs
 from cluster.storage.files import json_text
@@ -27,7 +27,7 @@ def status(name: RunName = None, address: Cluster = None, as_json: Json = False)
 
     Example: archipelago status runs/demo --json
     """
-    with closing(looks(name, address, 0.0)) as seen:
+    with closing(status_stream(name, address, 0.0)) as seen:
         first_status = next(seen)
     if as_json:
         print(json_text(first_status))
@@ -58,7 +58,7 @@ def top(
     with TerminalKeys() as keys, Display(console) as display:
         keys_work = keys.readable and console.is_terminal
         display.view = replace(display.view, interactive=keys_work)
-        for run_status in looks(name, address, 0.0):
+        for run_status in status_stream(name, address, 0.0):
             display.show(run_status)
             if not _watched(display, keys, run_status, every_s):
                 return

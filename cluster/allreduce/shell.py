@@ -30,7 +30,7 @@ from cluster.allreduce.ring_messages import (
 from cluster.allreduce.ring_places import RingPlaces
 from cluster.allreduce.saved_state import RingMemory, RingState
 from cluster.allreduce.store import RingStore
-from cluster.failures import words_of
+from cluster.failures import class_and_message
 from cluster.syncer.measures import Measures
 from cluster.tasks import Tasks
 from coordinator.protocol import Island, Life
@@ -171,6 +171,6 @@ class RingShell:
     def _fail(self, error: BaseException) -> None:
         if error is self.failure:
             return
-        log.error("the conductor has failed: %s", words_of(error), exc_info=error)
+        log.error("the conductor has failed: %s", class_and_message(error), exc_info=error)
         self.failure = self.failure or error
         self._failed(error)

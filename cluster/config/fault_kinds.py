@@ -105,7 +105,7 @@ FAULTS: Mapping[FaultKind, FaultRow] = {
 }  # fmt: skip
 
 
-def possible(victim: str) -> frozenset[FaultKind]:
+def faults_of(victim: str) -> frozenset[FaultKind]:
     """Return the faults that this service can have; for any other name, those of an island."""
     if victim in SERVICES:
         return frozenset(kind for kind, row in FAULTS.items() if victim in row.services)

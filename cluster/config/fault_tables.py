@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cluster.config.fault_kinds import FAULTS, SERVICES, FaultKind, possible
+from cluster.config.fault_kinds import FAULTS, SERVICES, FaultKind, faults_of
 from cluster.config.table import Table
 from cluster.config.values import HTTP_ADDRESS, Count, Positive, nearest
 
@@ -33,10 +33,10 @@ class Harm(Table):
             return f'the {self.kind} of "{self.island}" names no island; ' + nearest(
                 self.island, islands
             )
-        if self.kind in possible(self.island):
+        if self.kind in faults_of(self.island):
             return None
         if self.island in SERVICES:
-            hint = f"it can be {' or '.join(sorted(possible(self.island)))}"
+            hint = f"it can be {' or '.join(sorted(faults_of(self.island)))}"
         else:
             hint = f"that is for {' or '.join(sorted(FAULTS[self.kind].services, reverse=True))}"
         return f'"{self.island}" cannot have the fault {self.kind}; {hint}'

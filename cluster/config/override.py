@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterator
 from typing import Any
 
-from cluster.config.problem_text import Problem, shown
+from cluster.config.problem_text import Problem, short_toml_value
 
 
 def override(tables: dict[str, Any], text: str) -> Iterator[Problem]:
@@ -48,7 +48,7 @@ def _index(node: object, part: str) -> int | None:
 
 def _no_element(node: object, part: str) -> str:
     if not isinstance(node, list):
-        return f'"{part}" has no place: its parent is {shown(node)}, not a table'
+        return f'"{part}" has no place: its parent is {short_toml_value(node)}, not a table'
     groups = [str(e["group"]) for e in node if isinstance(e, dict) and "group" in e]
     return f'no element "{part}"; there are {len(node)}' + (
         f": {', '.join(groups)}" if groups else ""

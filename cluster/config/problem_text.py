@@ -80,10 +80,10 @@ def problem_of(mistake: ErrorDetails) -> Problem:
             phrase = PATTERNS[context["pattern"]]
         case _:
             phrase = PHRASES.get(kind, mistake["msg"]).format(**context).replace("'", '"')
-    return Problem(where, f"{phrase}, given {shown(mistake['input'])}")
+    return Problem(where, f"{phrase}, given {short_toml_value(mistake['input'])}")
 
 
-def shown(value: object) -> str:
+def short_toml_value(value: object) -> str:
     """Return a value in TOML notation, shortened to `LONGEST_SHOWN` characters."""
     text = toml_value(value)
     return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + " ..."

@@ -12,9 +12,9 @@ from ray.exceptions import RayError
 
 from cluster.launch.connect import connect
 from cluster.queue.actor import QUEUE_SPACE, find_queue
+from cluster.queue.queue_status import QueueStatus
 from cluster.queue.quotas import read_quotas
 from cluster.queue.ray_side import save_quotas
-from cluster.queue.shown import QueueStatus
 from coordinator.errors import UserMistake
 
 ANSWER_S = 10.0

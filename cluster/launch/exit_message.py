@@ -23,7 +23,7 @@ def resume_hint(run_dir: Path) -> str:
 
 
 @contextmanager
-def last_words(words: str) -> Generator[None]:
+def printed_if_killed(words: str) -> Generator[None]:
     """Have `words` printed to standard error if this process dies inside the block."""
     read_end, write_end = os.pipe()
     try:

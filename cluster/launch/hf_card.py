@@ -16,7 +16,7 @@ from typing import Any
 from cluster.config.schema import Config
 from coordinator.errors import UserMistake
 from islands.data import token_index
-from islands.data.buckets import shown
+from islands.data.buckets import plain_uri
 
 CARD = "README.md"
 FIGURES = {
@@ -100,8 +100,10 @@ def _summary(run_dir: Path) -> dict[str, Any]:
 def _data(config: Config) -> list[str]:
     """Return the sources of the data, without credentials."""
     if config.data.mixture:
-        return [f"{shown(each.source)} (weight {each.weight:g})" for each in config.data.mixture]
-    return [shown(config.data.source)]
+        return [
+            f"{plain_uri(each.source)} (weight {each.weight:g})" for each in config.data.mixture
+        ]
+    return [plain_uri(config.data.source)]
 
 
 def _digests(

@@ -69,7 +69,7 @@ class RegionProbe(LinkProbe):
             find_source(data_spec(parsed))
         except Exception as error:
             if border.log_file is not None:
-                return border.shown(error)
+                return border.error_text(error)
             if isinstance(error, (UserMistake, OSError)):
                 return str(error)
             raise

@@ -26,7 +26,7 @@ from cluster.fleet.placement import unplaceable
 from cluster.fleet.ray_backend import cluster_nodes
 from cluster.launch.auto_interval import settle
 from cluster.launch.cluster_checks import region_problems
-from cluster.launch.exit_message import last_words, resume_hint
+from cluster.launch.exit_message import printed_if_killed, resume_hint
 from cluster.launch.hub_links import address_of
 from cluster.launch.initial_source import begin
 from cluster.launch.interrupts import Interrupts
@@ -105,7 +105,9 @@ def run(
         if resumes:
             ask_to_go_back(depot_of(config, run_dir), from_step)
         home, hint = Home(namespace, detached=False), resume_hint(run_dir)
-        stack.enter_context(last_words(f"archipelago: the run has ended with its Ray node; {hint}"))
+        stack.enter_context(
+            printed_if_killed(f"archipelago: the run has ended with its Ray node; {hint}")
+        )
         fleet = start_fleet(
             config,
             run_dir.absolute(),

@@ -13,7 +13,7 @@ from cluster.storage.metrics_log import LOOKS, last_look
 from coordinator.errors import UserMistake
 
 
-def looks(name: str | None, address: str | None, every_s: float) -> Generator[RunStatus]:
+def status_stream(name: str | None, address: str | None, every_s: float) -> Generator[RunStatus]:
     """Yield the status of a run every `every_s` seconds until it is over, the last one included.
 
     A run on this machine is asked through its HTTP port, which needs no client of Ray. Any other

@@ -40,7 +40,7 @@ class StepProbe:
         try:
             return step_s(parsed.within(own_group), own_group)
         except Exception as error:  # noqa: BLE001 - of the user's code and data
-            why = border.shown(error)
+            why = border.error_text(error)
         raise RunFailed(why)  # here, where the error is no context of it
 
 

@@ -18,8 +18,8 @@ from cluster.actors.directory import Actor, setup_logging
 from cluster.actors.start import Home
 from cluster.fleet.queue_message import RunMessage
 from cluster.queue.desk import AnswerMessage, QueueDesk
+from cluster.queue.queue_status import QueueStatus
 from cluster.queue.ray_side import RayQueueCluster
-from cluster.queue.shown import QueueStatus
 
 log = logging.getLogger("archipelago.queue")
 QUEUE, QUEUE_SPACE = "queue", "archipelago:queue"

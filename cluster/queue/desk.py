@@ -15,7 +15,7 @@ from typing import Protocol, TypedDict
 
 from cluster.fleet.queue_message import RunMessage
 from cluster.queue.facts import Applicant, ClusterFacts, QueueFacts, queue_facts
-from cluster.queue.shown import QueueStatus, shown
+from cluster.queue.queue_status import QueueStatus, queue_status
 from coordinator.cluster_queue import confirmed, decide
 from coordinator.protocol import Island
 from coordinator.queue_claims import UNDECIDED, Decision, QueueAnswer, QueueVerdict, Standing
@@ -116,7 +116,7 @@ class QueueDesk:
         self._log(now)
         with self._lock:
             self._confirmed = now
-            self._status = shown(seen, now)
+            self._status = queue_status(seen, now)
         self._withhold(seen, now)
 
     def trouble(self, why: str) -> None:

@@ -283,15 +283,15 @@ def take(
         while not is_local and now_s() < end_s:
             sleep(LOOK_S)
             if _read(depot, number) != content or newest(depot) != number:
-                raise UserMistake(_going_on(run, _parsed(_read(depot, newest(depot)))))
+                raise UserMistake(_live_run(run, _parsed(_read(depot, newest(depot)))))
         if is_local and before is not None and is_alive(before.pid, before.born):
-            raise UserMistake(_going_on(run, before))
+            raise UserMistake(_live_run(run, before))
     if not depot.claim(name_of(number + 1), _bytes(owner)):
-        raise UserMistake(_going_on(run, _parsed(_read(depot, number + 1))))
+        raise UserMistake(_live_run(run, _parsed(_read(depot, number + 1))))
     return Ownership(depot, number + 1, owner)
 
 
-def _going_on(run: str, owner: Owner | None) -> str:
+def _live_run(run: str, owner: Owner | None) -> str:
     other_owner = owner or "another process, which has just taken it"
     return f"run {run} is live: {other_owner}; two processes cannot write one run"
 

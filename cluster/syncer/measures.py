@@ -195,7 +195,7 @@ class Measures:
 
     def timed(self, status: RunStatus, now_s: float) -> RunStatus:
         """Return a status with the time of the islands in it."""
-        return self._time.shown(self._counts, status, now_s)
+        return self._time.with_time(self._counts, status, now_s)
 
     def trouble(self, subject: str, why: str | None) -> None:
         """Note why something of the run is not durable at present; None: it is durable again."""

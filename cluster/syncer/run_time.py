@@ -55,7 +55,7 @@ class RunTime:
                 watched.time.began(start, now_s - age_s)
         self._known_s = now_s - processes.age_s
 
-    def shown(self, counts: Counts, status: RunStatus, now_s: float) -> RunStatus:
+    def with_time(self, counts: Counts, status: RunStatus, now_s: float) -> RunStatus:
         """Return a status with the time of the islands in it, accounted for up to now."""
         for island in status["islands"]:
             watched = counts.islands[Island(island["island"])]

@@ -205,7 +205,7 @@ def _warm_up(inner: Inner, task: Task, batch_size: int) -> None:
     jax.block_until_ready((measures, inner.start(task.zeros(), moments)))
 
 
-def habits_of(config: Config, island: Island) -> LearnerSettings:
+def learner_settings(config: Config, island: Island) -> LearnerSettings:
     """Return the settings of this island's learner."""
     group, sync = group_of(config, island), config.sync
     return LearnerSettings(
@@ -257,7 +257,7 @@ def assemble_follower(
         parts.port,
         lambda: stream_of(parts, batch_size),
         link,
-        habits_of(config, island),
+        learner_settings(config, island),
         say,
         lambda: rehearse(parts, batch_size),
         parts.sharing,
@@ -289,7 +289,7 @@ def assemble(
         parts.sharing,
         lambda: stream_of(parts, batch_size),
         link,
-        habits_of(config, island),
+        learner_settings(config, island),
         now_s=time.perf_counter,
         lead=lead,
         clock=clock,

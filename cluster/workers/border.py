@@ -95,7 +95,7 @@ class Border:
         if not self._keeps_errors:
             return raised(reason, error), "".join(traceback.format_exception(error))
         reason = Reason.SENT if isinstance(origin_of(error), Malformed) else reason
-        why = f"{self.shown(error)} ({reason})"
+        why = f"{self.error_text(error)} ({reason})"
         return Failure(reason, why), f"{why}\n"
 
     def stripped(self, failure: Failure) -> Failure:
@@ -119,7 +119,7 @@ class Border:
         """Return the reason of a preemption as far as it may leave, without a cloud's own words."""
         return NOTICE if self._keeps_errors else why
 
-    def shown(self, error: BaseException) -> str:
+    def error_text(self, error: BaseException) -> str:
         """Return an exception as far as it may leave: its text, or its class and a code."""
         if not self._keeps_errors:
             return f"{type(origin_of(error)).__name__}: {origin_of(error)}"

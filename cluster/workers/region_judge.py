@@ -84,6 +84,6 @@ class RegionJudge:
         try:
             return self._border.passes(Leaving.REPORT, evaluate())
         except BaseException as error:  # noqa: BLE001 - its text must not reach Ray
-            words = self._border.shown(error)
+            words = self._border.error_text(error)
         log.error("the model could not be evaluated: %s", words)
         return words

@@ -115,7 +115,9 @@ def bucket_files(source: str) -> tuple[str, list[BucketFile]]:
         wanted = fs.FileSelector(root, recursive=True, allow_not_found=True)
         found = [each for each in there.get_file_info(wanted) if each.type == fs.FileType.File]
     except (OSError, ValueError) as error:
-        raise UserMistake(f"data.source = {shown(source)!r} cannot be listed: {error}") from error
+        raise UserMistake(
+            f"data.source = {plain_uri(source)!r} cannot be listed: {error}"
+        ) from error
     below = [(each, each.path.removeprefix(root).split("/")) for each in found]
     files = [
         _file(source, each)
@@ -125,7 +127,7 @@ def bucket_files(source: str) -> tuple[str, list[BucketFile]]:
     ]
     if not files:
         raise UserMistake(
-            f"data.source = {shown(source)!r}: there is no such file or folder in the bucket"
+            f"data.source = {plain_uri(source)!r}: there is no such file or folder in the bucket"
         )
     return root, files
 
@@ -134,7 +136,7 @@ def _file(source: str, info: Any) -> BucketFile:
     return BucketFile(source, info.path, info.size or 0, info.mtime_ns or 0)
 
 
-def shown(source: str) -> str:
+def plain_uri(source: str) -> str:
     """Return a source without the options of a URI, for messages."""
     return source.partition("?")[0] if in_bucket(source) else source
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from coordinator.errors import UserMistake
 from islands.data import token_index
-from islands.data.buckets import SourceFile, shown, size_of
+from islands.data.buckets import SourceFile, plain_uri, size_of
 from islands.data.chat import ChatEncoder, template_of
 from islands.data.damage import Damage
 from islands.data.documents import DocumentFile
@@ -83,7 +83,7 @@ def inspected(data: DataSpec, *, everything: bool = False, chat: bool = False) -
     files = document_files(data)
     sizes = [size_of(file.file) for file in files]
     kinds = sorted({file.format.value for file in files})
-    facts = SourceFacts(shown(data.source), ", ".join(kinds), len(files), sum(sizes))
+    facts = SourceFacts(plain_uri(data.source), ", ".join(kinds), len(files), sum(sizes))
     encoder: TextEncoder = ByteEncoder()
     content = None if data.tokenizer is None else tokenizer_bytes(data.tokenizer)
     if content is not None and data.tokenizer is not None:

@@ -24,7 +24,14 @@ from typing import Any
 import numpy as np
 
 from coordinator.errors import UserMistake
-from islands.data.buckets import BucketFile, SourceFile, connection, in_bucket, path_of, shown
+from islands.data.buckets import (
+    BucketFile,
+    SourceFile,
+    connection,
+    in_bucket,
+    path_of,
+    plain_uri,
+)
 
 INDEX = "index.json"
 FORMAT, VERSION, MASKED_VERSION = "archipelago-tokens", 1, 2
@@ -182,7 +189,7 @@ def opened(source: str) -> TokenDirectory | None:
     remote = in_bucket(source)
     if not remote and not (Path(source).expanduser() / INDEX).is_file():
         return None
-    name = shown(source)
+    name = plain_uri(source)
     if (text := _content(source, INDEX)) is None or (remote and FORMAT.encode() not in text[:200]):
         return None
     if not remote and FORMAT.encode() not in text[:200]:
@@ -217,7 +224,7 @@ def _content(source: str, name: str) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UserMistake(f"data.source = {shown(source)!r} cannot be read: {error}") from error
+        raise UserMistake(f"data.source = {plain_uri(source)!r} cannot be read: {error}") from error
 
 
 def _sizes(source: str, names: Sequence[str]) -> list[int | None]:

@@ -25,7 +25,7 @@ from archipelago.boards.pictures import (
     HEAD_INCHES,
     ROW_INCHES,
     draw_board,
-    shown,
+    value_text,
 )
 from archipelago.boards.prometheus_answers import Answers, Series, chosen_run
 from archipelago.boards.run_board import RUN_BOARD
@@ -150,9 +150,9 @@ def test_series_have_the_names_of_their_legend(answers: Answers) -> None:
 
 
 def test_values_are_shown_with_their_unit() -> None:
-    assert shown(0.5, "percentunit") == "50 %"
-    assert shown(2_500_000.0, "bps") == "2.5 Mbit/s"
-    assert shown(3.14159, "short") == "3.142"
+    assert value_text(0.5, "percentunit") == "50 %"
+    assert value_text(2_500_000.0, "bps") == "2.5 Mbit/s"
+    assert value_text(3.14159, "short") == "3.142"
 
 
 def test_wrong_run_and_expression_are_refused(answers: Answers) -> None:

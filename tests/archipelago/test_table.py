@@ -59,7 +59,7 @@ def test_table_without_keys_shows_troubles_first() -> None:
 
 
 def names(view: TableView, status: Any) -> list[str]:
-    return [each["island"] for each in view.shown(status["islands"])]
+    return [each["island"] for each in view.visible(status["islands"])]
 
 
 def test_keys_sort_and_page() -> None:

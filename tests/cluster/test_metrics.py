@@ -19,13 +19,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from archipelago.cli.watch import looks
 from cluster.config.schema import MonitorConfig
 from cluster.fleet.exporter import Exporter
 from cluster.fleet.exposition import metrics_text
 from cluster.fleet.metrics import METRICS, PREFIX, Kind
 from cluster.fleet.ray_metrics import EVERY_S, RayMetrics
 from cluster.launch.remote_status import status_at
+from cluster.launch.status_stream import status_stream
 from cluster.status import ExpectedStatus, Figures, IslandState, LinkStatus, RunStatus
 from cluster.storage import runs
 from cluster.storage.files import json_text
@@ -307,7 +307,7 @@ def test_top_follows_a_run_through_its_port_to_its_end(
     monkeypatch.setattr(runs, "live_of", lambda _: going[0])
     exporter = Exporter(run_dir, MonitorConfig(targets=str(tmp_path / "targets")), lambda: status)
     exporter.start()
-    seen = looks(None, None, 0.01)
+    seen = status_stream(None, None, 0.01)
     try:
         for t in (3, 4, 5):
             status["t"] = t

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from archipelago.lab.training.compiled_parts import kit_of
+from archipelago.lab.training.compiled_parts import compiled_parts
 from archipelago.lab.training.supported import refused
 from cluster.config.load import parse, read
 from cluster.config.rule import rule_for
@@ -133,7 +133,7 @@ def test_second_loop_is_refused() -> None:
 
 def test_virtual_time_refuses_a_task_with_a_loop() -> None:
     with pytest.raises(UserMistake, match="trains with a loop of its own"):
-        kit_of(config_of())
+        compiled_parts(config_of())
     with pytest.raises(UserMistake, match="task own has no loss in JAX"):
         task_of(config_of()).loss({}, np.zeros(3))
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from archipelago.cli.run_header import header
-from archipelago.lab.training.compiled_parts import kit_of
+from archipelago.lab.training.compiled_parts import compiled_parts
 from cluster.actors.restart import code_changed
 from cluster.allreduce.ring_messages import TrainingPosition
 from cluster.allreduce.saved_state import RingState, load_state, save_state
@@ -245,7 +245,7 @@ def test_key_that_changes_the_state_of_the_optimizer_is_refused_for_a_group() ->
 @pytest.mark.long
 def test_each_island_of_a_study_steps_at_the_rate_of_its_group() -> None:
     config = parse({"task": {"preset": "byte-tiny"}, **RATES})
-    kit = kit_of(config)
+    kit = compiled_parts(config)
     assert kit.inners["far"] is kit.inner
     batch = kit.task.heldout(2)[0]
     moved = dict[str, float]()

@@ -454,7 +454,7 @@ def careless(data: Any) -> Task:
 class LeakyBorder(Border):
     """A border with one deliberate leak: errors leave with their texts."""
 
-    def shown(self, error: BaseException) -> str:
+    def error_text(self, error: BaseException) -> str:
         """Return the text of an exception."""
         return f"{type(error).__name__}: {error}"
 

@@ -14,7 +14,7 @@ import ray
 
 from cluster.config.load import load
 from cluster.launch.job import submit
-from cluster.launch.status_stream import looks
+from cluster.launch.status_stream import status_stream
 from coordinator.errors import UserMistake
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
@@ -114,7 +114,7 @@ def test_status_of_a_run_that_has_not_started_tells_of_its_job(
     with served(head) as address:
         monkeypatch.setenv("RAY_API_SERVER_ADDRESS", address)  # in place of the local one
         with pytest.raises(UserMistake, match=says):
-            next(looks("name", None, 0.0))
+            next(status_stream("name", None, 0.0))
 
 
 def test_cluster_with_another_ray_is_refused() -> None:

@@ -10,7 +10,7 @@ from ray.exceptions import RayTaskError
 from rich.console import Console
 
 from archipelago.cli.tables import summary_table
-from cluster.failures import Reason, raised, words_of
+from cluster.failures import Reason, class_and_message, raised
 from cluster.fleet.tracebacks import FOLDER, KEPT, keep_traceback
 from cluster.names import Seat
 
@@ -25,8 +25,8 @@ def broken() -> Exception:
 def test_failure_names_the_exception_and_its_place() -> None:
     found = raised(Reason.TRAIN, broken()).why
     assert re.fullmatch(r"KeyError in train: 'f6' \(cluster/test_tracebacks.py:\d+\)", found), found
-    assert words_of(broken()).startswith("KeyError: 'f6' (cluster/test_tracebacks.py:")
-    assert words_of(OSError("full")) == "OSError: full", "it was never raised"
+    assert class_and_message(broken()).startswith("KeyError: 'f6' (cluster/test_tracebacks.py:")
+    assert class_and_message(OSError("full")) == "OSError: full", "it was never raised"
 
 
 def test_exception_of_another_process_is_named_by_its_class() -> None:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import jax
 
-from archipelago.lab.training.compiled_parts import CompiledParts, kit_of
+from archipelago.lab.training.compiled_parts import CompiledParts, compiled_parts
 from cluster.config.rule import group_of, schedule_of
 from cluster.config.schema import Config
 from cluster.shard.build import first_of, shard_of
-from cluster.workers.assembly import habits_of
+from cluster.workers.assembly import learner_settings
 from cluster.workers.evaluator import Evaluator
 from coordinator.codec import Sent
 from coordinator.fragments import Flat, sew
@@ -55,7 +55,11 @@ class Marcher:
         public: dict[Fragment, Flat],
     ) -> None:
         self._kit, self.life = kit, Life(island, Incarnation(number))
-        group, habits, first = group_of(config, island), habits_of(config, island), Version(0, 0)
+        group, habits, first = (
+            group_of(config, island),
+            learner_settings(config, island),
+            Version(0, 0),
+        )
         self._replica = Replica(kit.inner, kit.port, group.encode, kit.sharing)
         encoder = ENCODERS[group.encode](config.sync.wire_up)
         wire = habits.wire_moments
@@ -113,7 +117,7 @@ class Turned:
 
 def by_turns(config: Config) -> Turned:
     """Train a configuration by turns, in the order of its islands' names."""
-    kit, flats = kit_of(config), Evaluator(config).initial()
+    kit, flats = compiled_parts(config), Evaluator(config).initial()
     fragments = [Fragment(p) for p in range(len(flats))]
     first = {
         p: first_of(config, kit.layout, p, flat) for p, flat in zip(fragments, flats, strict=True)

@@ -29,7 +29,7 @@ from islands.adopt import AdoptRule
 from islands.learner_life import begun
 from islands.learner_messages import Adopt, Ceased, End, HandOver, Ready, Step, Stepped
 from islands.mailbox import Mailbox
-from islands.thread_tasks import Adoption, Ends, Handing, Offer, Todo
+from islands.thread_tasks import Adoption, Ends, HandInTask, Offer, Todo
 from tests.given import habits
 
 LIFE = Life(Island("a"), Incarnation(1))
@@ -101,7 +101,7 @@ def test_hand_in_leaves_with_the_future_of_its_request(mail: Mailbox) -> None:
     handings = [todo(mail), todo(mail)]
     late = mail.asks(LIFE, F0, None)
     assert late is not one
-    assert [each.asked for each in handings if isinstance(each, Handing)] == [one, other]
+    assert [each.asked for each in handings if isinstance(each, HandInTask)] == [one, other]
 
 
 def test_all_waiters_are_answered_when_the_life_ends_mid_hand_in(mail: Mailbox) -> None:
@@ -109,7 +109,7 @@ def test_all_waiters_are_answered_when_the_life_ends_mid_hand_in(mail: Mailbox) 
     todo(mail)
     decided = mail.asks(LIFE, F0, None)
     mail.happens(Stepped(1, Lease(0), 8))
-    assert isinstance(todo(mail), Handing)  # the training thread breaks before it has answered
+    assert isinstance(todo(mail), HandInTask)  # the training thread breaks before it has answered
     undecided = mail.asks(LIFE, F0, None)
     moments = mail.donations.ask(LIFE)
     assert decided is not None

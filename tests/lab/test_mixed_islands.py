@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from archipelago.lab.study.plan import read
-from archipelago.lab.training.compiled_parts import kit_of
+from archipelago.lab.training.compiled_parts import compiled_parts
 from archipelago.lab.training.loss_curve import Learned
 from archipelago.lab.training.timing import Timing
 from archipelago.lab.training.train import train
@@ -75,7 +75,7 @@ def test_islands_of_different_hardware_learn_together(text: Path) -> None:
 
 def test_group_computes_in_its_own_type(text: Path) -> None:
     """Otherwise both arms of the study would train in float32, and agree for that reason."""
-    kit = kit_of(config_of(text, MIXED))
+    kit = compiled_parts(config_of(text, MIXED))
     assert kit.inners["a"] is kit.inner
     assert kit.inners["b"] is not kit.inner
     one = [{"group": "a", "batch_size": 4}]

@@ -45,7 +45,8 @@ def test_needed_bandwidth_gives_the_wanted_utilization(
 def test_each_method_needs_less_than_the_one_before() -> None:
     for parameters in bandwidth.PARAMETERS:
         ring, diloco, streaming, ours, int4 = (
-            needed_gbit_s(each, parameters, 1.0, 0.8) for each in bandwidth.shown(8, 24, 24, 2)
+            needed_gbit_s(each, parameters, 1.0, 0.8)
+            for each in bandwidth.compared_exchanges(8, 24, 24, 2)
         )
         assert ring > diloco > streaming > ours > int4
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from archipelago.lab.training import data_parallel as single
-from archipelago.lab.training.compiled_parts import kit_of
+from archipelago.lab.training.compiled_parts import compiled_parts
 from archipelago.lab.training.loss_curve import Learned, LossCurve
 from archipelago.lab.training.timing import Timing, Virtual
 from archipelago.lab.training.train import train
@@ -473,11 +473,11 @@ def real(value: object) -> float:
 def test_islands_and_seeds_share_compiled_functions(text: Path) -> None:
     config, other = config_of(text), config_of(text, "run.seed=3")
     train(config, AT_ONCE, 0)
-    compiled = {**kit_of(config).inner._compiled}
+    compiled = {**compiled_parts(config).inner._compiled}
     train(other, AT_ONCE, 0)
-    assert kit_of(other).inner is kit_of(config).inner
-    assert kit_of(other).inner._compiled == compiled
-    assert kit_of(other).port is kit_of(config).port
+    assert compiled_parts(other).inner is compiled_parts(config).inner
+    assert compiled_parts(other).inner._compiled == compiled
+    assert compiled_parts(other).port is compiled_parts(config).port
 
 
 @pytest.mark.long

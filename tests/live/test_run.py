@@ -55,8 +55,8 @@ from coordinator.protocol import (
     Wake,
 )
 from coordinator.state import State, initial, validate
-from tests.live.again import again
 from tests.live.cli import FAULTS, TINY, Finished, Place, finish, place, until
+from tests.live.replayed_run import replayed
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
@@ -238,7 +238,7 @@ def test_simulator_answers_every_event_alike(killed: Killed) -> None:
     """The simulator's shell calls for each effect what the shell on Ray calls, in that order."""
     orders, parked = 0, set[Life]()
     rule = rule_of(load(killed.run_dir / "config.toml"), killed.layout)
-    for row, effects, deeds in again(rule, killed.recording.events):
+    for row, effects, deeds in replayed(rule, killed.recording.events):
         assert checksum(effects) == row.answer, f"event {row.seq}: {row.event}"
         assert deeds == [deed for effect in effects if (deed := wanted(effect, parked))]
         orders += len(deeds)

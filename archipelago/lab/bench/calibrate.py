@@ -23,7 +23,7 @@ from archipelago.lab.bench.calibrate_tape import (
     stepped_s,
     waits_s,
 )
-from archipelago.lab.bench.child_run import FOREVER, VICTIM, ChildRun, going
+from archipelago.lab.bench.child_run import FOREVER, VICTIM, ChildRun, endless_run
 from archipelago.lab.bench.run_story import Story, rows_of
 from archipelago.lab.bench.stats import demo
 from archipelago.lab.simulation.plan import SimFault, Trouble
@@ -125,7 +125,7 @@ def measure(
     preset: str, overrides: Sequence[str], home: Path, for_s: float, islands: int
 ) -> MachineTimes:
     """Measure the times of this machine, in a window without faults and then over some kills."""
-    with going(preset, overrides, home) as run:
+    with endless_run(preset, overrides, home) as run:
         run.until_all_contribute()
         time.sleep(SETTLES_S + for_s)
         for _ in range(KILLS):
@@ -158,7 +158,7 @@ def _real(
 ) -> tuple[WindowFigures, list[SimFault]]:
     """Run one window of a real run; return its figures and its faults, in seconds of the window."""
     attacks = list(attacks)
-    with going(preset, overrides, home) as run:
+    with endless_run(preset, overrides, home) as run:
         run.until_all_contribute()
         time.sleep(SETTLES_S)
         path = run.run_dir.with_name("attacks.toml")

@@ -143,7 +143,7 @@ def _of(look: dict[str, Any], island: Island) -> dict[str, Any]:
 
 
 @contextmanager
-def going(
+def endless_run(
     preset: str,
     overrides: Sequence[str],
     home: Path,

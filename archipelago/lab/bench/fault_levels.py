@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from archipelago.lab.bench.child_run import FOREVER, VICTIM, ChildRun, going
+from archipelago.lab.bench.child_run import FOREVER, VICTIM, ChildRun, endless_run
 from archipelago.lab.bench.fault_levels_files import (
     RunFiles,
     goodput,
@@ -196,7 +196,7 @@ def _run(
     Times are in seconds of the run.
     """
     spans, begins_s = list[tuple[float, float]](), list[float]()
-    with going(settings.preset, overrides, home) as run:
+    with endless_run(settings.preset, overrides, home) as run:
         now_s = _settled_s(run, common)
         for _ in range(WARM_UP_KILLS + settings.kills):
             from_s = now_s

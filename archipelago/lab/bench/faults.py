@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from archipelago.lab.bench.child_run import going
+from archipelago.lab.bench.child_run import endless_run
 from archipelago.lab.bench.run_story import Story, rows_of
 from archipelago.lab.bench.stats import interval_of, median
 from cluster.launch.chaos import ANY
@@ -189,7 +189,7 @@ def _window(
     plan: Sequence[tuple[float, str]],
 ) -> FaultWindow:
     """Run one window with this plan of kills, and return its figures."""
-    with going(preset, overrides, home) as run:
+    with endless_run(preset, overrides, home) as run:
         first = run.until_all_contribute()
         began_s = time.monotonic()
         if plan:

@@ -73,7 +73,7 @@ def compared(
         "baseline_tuned": tuned,
         "baseline_learning_rate": setting.learning_rate,
         "baseline_momentum": setting.momentum,
-        **mean(rival_losses).told("data_parallel_loss"),
+        **mean(rival_losses).as_json("data_parallel_loss"),
     }
     for row in rows:
         losses = [made[cell.key].figure("heldout_loss") for cell in row.cells]
@@ -81,7 +81,7 @@ def compared(
         for cell, loss, gap in zip(row.cells, losses, gaps, strict=True):
             say(f"seed {cell.seed}: {row.arm} {loss:.4f}, {gap:+.2f} % over data-parallel")
         name = "gap_percent" if row.arm == Mode.DECOUPLED else f"{row.arm}_gap_percent"
-        result |= mean(losses).told(f"{row.arm}_loss") | mean(gaps).told(name)
+        result |= mean(losses).as_json(f"{row.arm}_loss") | mean(gaps).as_json(name)
     return result | _more(decoupled_row, made)
 
 

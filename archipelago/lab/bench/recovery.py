@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from archipelago.lab.bench.child_run import VICTIM, going, several
+from archipelago.lab.bench.child_run import VICTIM, endless_run, several
 from archipelago.lab.bench.run_story import Story
 from archipelago.lab.bench.stats import DEMO_ISLANDS, Median, interval_of, median
 from cluster.names import SYNCER
@@ -46,7 +46,7 @@ def recovery(
     }  # fmt: skip
     ratios = dict[str, Median]()
     with TemporaryDirectory(prefix="archipelago-home-") as home:
-        with going(preset, overrides, Path(home)) as run:
+        with endless_run(preset, overrides, Path(home)) as run:
             run.until_all_contribute()
             time.sleep(5.0)  # some merges at the usual period
             for _ in range(repeats):
@@ -55,7 +55,7 @@ def recovery(
                 run.kill_and_wait(SYNCER)
             run.end()
             story = Story.of(run.run_dir)
-        with going(preset, [*overrides, "islands.0.spares=1"], Path(home)) as run:
+        with endless_run(preset, [*overrides, "islands.0.spares=1"], Path(home)) as run:
             run.until_all_contribute()
             for _ in range(repeats):
                 run.until(lambda look: look["spares"] == 1)
@@ -65,7 +65,7 @@ def recovery(
         one_a_node = [*overrides, "islands.0.resources.CPU=1.0"]
         with (
             several(DEMO_ISLANDS + repeats) as raylets,
-            going(preset, one_a_node, Path(home), raylets) as run,
+            endless_run(preset, one_a_node, Path(home), raylets) as run,
         ):
             run.until_all_contribute()
             for _ in range(repeats):
@@ -120,7 +120,7 @@ def _gang(
     """
     each = {"step_s": IDLE_STEP_S, "resources": {"CPU": 0.2}}
     islands = [{"group": "gang", "hosts": hosts, **each}, {"group": "solo", **each}]
-    with going(preset, overrides, home, islands=islands) as run:
+    with endless_run(preset, overrides, home, islands=islands) as run:
         run.until_all_contribute(victim=GANG)
         for _ in range(repeats):
             for victim in (GANG, SOLO):

@@ -118,7 +118,7 @@ def needed_gbit_s(exchange: Exchange, parameters: float, step_s: float, share: f
     return exchange.bits(parameters) / (waits_s + exchange.hidden_steps() * step_s) / GIGA
 
 
-def shown(islands: int, every: int, fragments: int, overlap: int) -> list[Exchange]:
+def compared_exchanges(islands: int, every: int, fragments: int, overlap: int) -> list[Exchange]:
     """Return the methods to compare: each of them with bf16, and decoupled also with int4."""
     return [
         *(

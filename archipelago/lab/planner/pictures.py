@@ -146,7 +146,9 @@ def _bandwidth(figure: Figure) -> None:
     panels: list[Axes] = list(figure.subplots(1, len(bandwidth.PARAMETERS), sharey=True))
     step_s = bandwidth.STEPS_S[1]
     for axes, parameters in zip(panels, bandwidth.PARAMETERS, strict=True):
-        for exchange, colour in zip(bandwidth.shown(8, 24, 24, 2), COLOURS, strict=False):
+        for exchange, colour in zip(
+            bandwidth.compared_exchanges(8, 24, 24, 2), COLOURS, strict=False
+        ):
             busy = [
                 100 * bandwidth.utilisation(exchange, parameters, step_s, float(g)) for g in GBIT_S
             ]

@@ -27,5 +27,5 @@ number.
     ports            the syncer's ports to the simulated world
     faults           the faults of a plan, and their repair
     shard_faults     the death of one shard, and its return
-    stray_words      events that reach the syncer too late, again, or by mistake
+    stray_messages    events that reach the syncer too late, again, or by mistake
 """

@@ -10,7 +10,7 @@ from archipelago.lab.simulation.plan import EVERYWHERE, LAYOUT, SimFault, Troubl
 from archipelago.lab.simulation.process import SimProcess
 from archipelago.lab.simulation.shard_faults import ShardFaults
 from archipelago.lab.simulation.site import Machine, SimSite
-from archipelago.lab.simulation.stray_words import echo, stray
+from archipelago.lab.simulation.stray_messages import echo, stray
 from archipelago.lab.simulation.syncer import SyncerSlot
 from archipelago.lab.virtual.network import NOTICED_S
 from coordinator.membership import Status

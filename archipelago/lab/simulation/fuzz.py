@@ -86,7 +86,7 @@ def fuzz(
     return _result(total, seed)
 
 
-def again(schedule: str) -> FuzzResult:
+def repeated(schedule: str) -> FuzzResult:
     """Repeat one schedule alone, by the seed that a failure reports."""
     total, began_s = Sum(), time.process_time()
     one_schedule(schedule, total)
@@ -125,14 +125,14 @@ def _result(total: Sum, seed: int | None) -> FuzzResult:
         effects=len(EFFECTS),
         events_per_s=total.events / total.cpu_s if total.cpu_s else 0.0,
         judged=total.judged,
-        uncovered_pairs=sorted(map(_told, reachable - total.pairs)),
+        uncovered_pairs=sorted(map(_pair_text, reachable - total.pairs)),
         uncovered_effects=sorted(EFFECTS - total.effects),
-        unreachable_pairs={_told(pair): reason for pair, reason in sorted(NEVER.items())},
+        unreachable_pairs={_pair_text(pair): reason for pair, reason in sorted(NEVER.items())},
         failures=total.failures[:FAILURES_TOLD],
     )
 
 
-def _told(pair: Pair) -> str:
+def _pair_text(pair: Pair) -> str:
     state, event = pair
     return f"{event} while {state}"
 

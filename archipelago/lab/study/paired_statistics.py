@@ -25,7 +25,7 @@ class Mean:
     high: float
     samples: int
 
-    def told(self, name: str) -> dict[str, float]:
+    def as_json(self, name: str) -> dict[str, float]:
         """Return the mean and its interval as JSON values under this name."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 

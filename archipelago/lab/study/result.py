@@ -106,11 +106,11 @@ class Result:
                 continue
             line = next(each for each in self.lines if each.row is row)
             name = mode.value.replace("-", "_")
-            report |= {f"{name}_arm": row.label, **line.measured.told(f"{name}_loss")}
+            report |= {f"{name}_arm": row.label, **line.measured.as_json(f"{name}_loss")}
             against = modes.get(study.against or "")
             if line.gap is not None and against is Mode.DATA_PARALLEL:
                 is_decoupled = mode is Mode.DECOUPLED
-                report |= line.gap.told("gap_percent" if is_decoupled else f"{name}_gap_percent")
+                report |= line.gap.as_json("gap_percent" if is_decoupled else f"{name}_gap_percent")
         return report
 
 
@@ -136,7 +136,7 @@ def summed(study: Study, made: Mapping[str, CellResult]) -> Result:
                 means[row.label],
                 {
                     name: _mean_of([each.figure(name) for each in successes])
-                    for name in _told(successes)
+                    for name in _figure_names(successes)
                 },
                 _curve(successes),
                 [seed for seed, each in results.items() if each is None],
@@ -182,7 +182,7 @@ def _mean_of(values: Sequence[float]) -> float:
     return fmean(values) if values else math.nan
 
 
-def _told(made: Sequence[CellResult]) -> list[str]:
+def _figure_names(made: Sequence[CellResult]) -> list[str]:
     """Return the names of the figures of a line: the usual ones, and those of `OTHERS`."""
     found = (name for each in made for name in each.figures if name.startswith(OTHERS))
     return [*ALSO, *dict.fromkeys(found)]
@@ -202,14 +202,14 @@ def _plain(line: Line, measure: str) -> dict[str, object]:
     row, gap = line.row, line.gap
     compared: dict[str, object] = {}
     if gap is not None:
-        compared = {**gap.told("gap_percent"), "pairs": gap.samples}
+        compared = {**gap.as_json("gap_percent"), "pairs": gap.samples}
     return {
         "arm": row.arm,
         "point": dict(row.point),
         "mode": row.cells[0].mode.value,
         "samples": line.measured.samples,
         **line.figures,
-        **line.measured.told(measure),
+        **line.measured.as_json(measure),
         **compared,
         "best": line.best,
         "enclosed": line.enclosed,

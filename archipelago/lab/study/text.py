@@ -21,7 +21,7 @@ def table(result: Result) -> str:
     head = ["", study.measure, "interval"]
     head += [f"over {study.against}", "interval"] if compared else []
     rows = [[*head, "tokens", "virtual s", "n"]]
-    rows += [_told(line, compared=compared) for line in result.lines]
+    rows += [_line_cells(line, compared=compared) for line in result.lines]
     notes = [f"mean over seeds, {METHOD}; pairs by seed" + "; * the best of its arm"]
     if any(line.best and not line.enclosed and len(line.row.point) > 0 for line in result.lines):
         notes.append("^ the best point of this arm is at the end of an axis: widen the axis")
@@ -52,7 +52,7 @@ def curves(result: Result) -> str:
     return "\n".join(_aligned(rows)) + "\n"
 
 
-def _told(line: Line, *, compared: bool) -> list[str]:
+def _line_cells(line: Line, *, compared: bool) -> list[str]:
     mark = "" if not line.best else "*" if line.enclosed else "*^"
     cells = [f"{line.row.label} {mark}".rstrip(), *_with_interval(line.measured)]
     if compared and line.gap is not None:

@@ -55,7 +55,7 @@ class CompiledParts:
     """The tree structure of the parameters."""
 
 
-def kit_of(config: Config) -> CompiledParts:
+def compiled_parts(config: Config) -> CompiledParts:
     """Return the compiled parts for a configuration.
 
     Errors: `UserMistake` if there is no such task, or the user's merge rule or codec fails.

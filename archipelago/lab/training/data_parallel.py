@@ -19,7 +19,7 @@ from archipelago.lab.training.loss_curve import Learned, LossCurve
 from archipelago.lab.training.process import step_s
 from archipelago.lab.training.timing import Timing
 from cluster.config.schema import Config
-from cluster.workers.assembly import habits_of, task_of
+from cluster.workers.assembly import learner_settings, task_of
 from coordinator.codec import Wire
 from coordinator.fragments import Flat, Layout, take
 from coordinator.protocol import Fragment, Lease
@@ -68,7 +68,7 @@ def train(config: Config, timing: Timing, curve: LossCurve) -> Learned:
     task, layout = task_of(config), curve.evaluator.layout
     inner = inner_of(config, task)
     state = inner.start(task.init(config.run.seed))
-    islands = [habits_of(config, island) for island in config.island_names]
+    islands = [learner_settings(config, island) for island in config.island_names]
     rngs = [random.Random(f"{config.run.seed}/{each.island}/1") for each in islands]
     ring_bytes = round(2 * (1 - 1 / len(islands)) * Wire.BF16.bytes_of(sum(layout.sizes)))
     ring_s = timing.passes_s(ring_bytes) + 2 * timing.latency_s if len(islands) > 1 else 0.0

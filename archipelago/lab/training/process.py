@@ -17,7 +17,7 @@ from archipelago.lab.virtual.event_loop import VirtualLoop
 from archipelago.lab.virtual.process import LearnerProcess, ProcessLink
 from cluster.config.rule import group_of
 from cluster.config.schema import Config
-from cluster.workers.assembly import habits_of
+from cluster.workers.assembly import learner_settings
 from coordinator.fragments import Flat, sew
 from coordinator.protocol import ContributionId, Fragment, Island, Join, Life, Version
 from islands.encoder import ENCODERS
@@ -71,7 +71,7 @@ class TrainingProcess(LearnerProcess[TrainingLearner, TrainingLink]):
         seed: str,
     ) -> None:
         group, sync = group_of(config, island), config.sync
-        self.habits = habits_of(config, island)
+        self.habits = learner_settings(config, island)
         terms = self.habits.terms(kit.port.rule, group.batch_size)
         super().__init__(island, loop, link, terms)
         self.kit, self._timing, self._rng = kit, timing, random.Random(seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from archipelago.lab.training.compiled_parts import kit_of
+from archipelago.lab.training.compiled_parts import compiled_parts
 from archipelago.lab.training.faults import Faults
 from archipelago.lab.training.lease_source import Reading
 from archipelago.lab.training.loss_curve import Learned, LossCurve
@@ -55,7 +55,7 @@ class TrainingWorld(Log):
         Errors: `UserMistake` if there is no such task.
         """
         self.config, self.timing, self._curve = config, timing, curve
-        self._kit = kit = kit_of(config)
+        self._kit = kit = compiled_parts(config)
         names = config.island_names if order is None else order
         places = [
             LinkedPlace(island, up=Direction(timing), down=Direction(timing)) for island in names

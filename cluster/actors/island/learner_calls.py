@@ -17,7 +17,7 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from cluster.actors.call_errors import STORE_FULL, failure_of
 from cluster.actors.hosts.ray_gang import RayGang
-from cluster.actors.object_store.moment_pieces import Giving, MomentPieceRef, put_pieces
+from cluster.actors.object_store.moment_pieces import DonatedMoments, MomentPieceRef, put_pieces
 from cluster.actors.object_store.pull import Patience
 from cluster.config.region_tables import Leaving
 from cluster.failures import Failure, Reason
@@ -41,7 +41,7 @@ class LearnerCalls:
         `border`: the border of the island's region, which every answer passes; None: there is none.
         """
         self._learner, self._border = learner, border or OPEN
-        self._giving, self._patience = Giving(), Patience()
+        self._giving, self._patience = DonatedMoments(), Patience()
         self.gang: RayGang | None = None
 
     def hand_in(self, life: Life, fragment: Fragment, known: Known) -> Prepared:

@@ -99,7 +99,7 @@ def joined(
     return shares
 
 
-class Giving:
+class DonatedMoments:
     """The moments that a donor gives, copied once for all identical requests at the same time.
 
     The receivers keep the objects alive in the store; the donor keeps no reference.

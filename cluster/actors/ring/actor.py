@@ -18,7 +18,7 @@ from cluster.allreduce.ring import RingStage
 from cluster.allreduce.ring_messages import RingDrain, RingStop
 from cluster.allreduce.saved_state import RingState
 from cluster.allreduce.shell import RingShell
-from cluster.failures import Unjudged, words_of
+from cluster.failures import Unjudged, class_and_message
 from cluster.status import RunStatus
 from cluster.tasks import Tasks
 from cluster.view import ProcessStarts, View
@@ -85,7 +85,7 @@ class RingActor(Conductor):
         """
         shell = await self._open()
         if (error := shell.failure) is not None:
-            raise RunFailed(f"the conductor has failed: {words_of(error)}") from error
+            raise RunFailed(f"the conductor has failed: {class_and_message(error)}") from error
         for kind, late_s in shell.records.late():
             if late_s > LATE_S:
                 why = f"the depot has not answered for {late_s:.0f} s"

@@ -48,7 +48,7 @@ class QueueStatus(TypedDict):
     """The reason why the last look failed; None if it did not."""
 
 
-def shown(seen: QueueFacts, now: Decision) -> QueueStatus:
+def queue_status(seen: QueueFacts, now: Decision) -> QueueStatus:
     """Return the table after a look."""
     ranked = sorted(seen.claims, key=lambda claim: claim.rank)
     return QueueStatus(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from cluster.actors.object_store import moment_pieces as giving
-from cluster.actors.object_store.moment_pieces import Giving, MomentPieceRef
+from cluster.actors.object_store.moment_pieces import DonatedMoments, MomentPieceRef
 from coordinator.parts import Split
 from coordinator.protocol import Incarnation, Island, Life
 from tests.shells.scheduler import Scheduler
@@ -34,7 +34,7 @@ def play(s: Scheduler) -> None:
 
 class _Play:
     def __init__(self, s: Scheduler) -> None:
-        self.s, self.giving = s, Giving()
+        self.s, self.giving = s, DonatedMoments()
         self.copying = self.copies = 0
 
     def run(self) -> None:

@@ -27,16 +27,16 @@ from coordinator.protocol import (
 )
 from coordinator.state import Rule, initial
 
-Deed = tuple[object, ...]
+PortCall = tuple[object, ...]
 """A call of the shell to a port: its name and its arguments."""
 
 
-class Deaf(Ports):
+class UnansweredPorts(Ports):
     """Ports that record every order and answer none; the tape has the answers."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
-        self.deeds: list[Deed] = []
+        self.deeds: list[PortCall] = []
 
     async def _hear(self, *deed: object) -> None:
         self.deeds.append(deed)
@@ -76,7 +76,7 @@ class Deaf(Ports):
         return None
 
 
-class Blank(Log):
+class NoTape(Log):
     """A tape that stores nothing."""
 
     def append(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None: ...
@@ -84,17 +84,17 @@ class Blank(Log):
     def flush(self) -> None: ...
 
 
-def again(
+def replayed(
     rule: Rule, rows: Sequence[TapeRow]
-) -> Iterator[tuple[TapeRow, tuple[Effect, ...], list[Deed]]]:
+) -> Iterator[tuple[TapeRow, tuple[Effect, ...], list[PortCall]]]:
     """Yield each event, the present answer of the rules, and the calls of the shell."""
     loop = VirtualLoop()
-    world = Deaf(loop)
+    world = UnansweredPorts(loop)
     now_s = rows[0].now_s
     measures = Measures("again", {}, [1] * rule.schedule.fragments, Wire.F32, now_s=now_s)
     with running(loop):
         syncer = Syncer(
-            rule, initial(rule), world, now_s=lambda: now_s, tape=Blank(), measures=measures
+            rule, initial(rule), world, now_s=lambda: now_s, tape=NoTape(), measures=measures
         )
         for row in rows:
             now_s = row.now_s
