@@ -147,8 +147,8 @@ class _Dataset:
         for number, row in zip(wanted, rows, strict=True):
             if (form := _form(row)) != first:
                 raise ValueError(
-                    f"example {number} of the dataset has {_shown(form)}, and example {wanted[0]} "
-                    f"{_shown(first)}"
+                    f"example {number} of the dataset has {_form_text(form)}, and example "
+                    f"{wanted[0]} {_form_text(first)}"
                 )
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
@@ -204,5 +204,5 @@ def _form(example: Mapping[str, NDArray[Any]]) -> _Form:
     return {name: (array.dtype, array.shape) for name, array in example.items()}
 
 
-def _shown(form: _Form) -> str:
+def _form_text(form: _Form) -> str:
     return ", ".join(f"{name} {dtype}{[*shape]}" for name, (dtype, shape) in sorted(form.items()))

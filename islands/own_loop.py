@@ -218,8 +218,8 @@ def _tokens(given: Any) -> int:
     if isinstance(given, bool) or not 0 < tokens <= MOST_TOKENS:
         raise _mistake(
             "step",
-            f"tokens is {_shown(given)}; give the number of tokens that the step trained, a whole "
-            "number above 0",
+            f"tokens is {_form_of_value(given)}; give the number of tokens that the step trained, "
+            "a whole number above 0",
         )
     return tokens
 
@@ -236,11 +236,12 @@ def _loss(given: Any) -> jax.Array | float:
         return float(given.detach() if foreign_arrays.is_tensor(given) else given)
     except (TypeError, ValueError):
         raise _mistake(
-            "step", f"loss is {_shown(given)}; give one number, the mean over the step's tokens"
+            "step",
+            f"loss is {_form_of_value(given)}; give one number, the mean over the step's tokens",
         ) from None
 
 
-def _shown(given: Any) -> str:
+def _form_of_value(given: Any) -> str:
     if hasattr(given, "dtype") and getattr(given, "shape", ()) != ():
         return foreign_arrays.form_of(given)
     return f"{str(given)[:40]!r} ({type(given).__name__})"

@@ -34,6 +34,11 @@ RIDDLES = re.compile(
 )
 """Phrases that have a plain replacement: record, adopt, forever, the errors of, this layer."""
 REFUSED_NAMES = {"who", "whom", "said", "told", "saying", "spoke", "hungry"}
+REFUSED_DEFINITIONS = {
+    "again", "handed", "giving", "told", "possible", "going", "kit", "looks", "wishes", "shown",
+    "door", "words", "talker", "habits", "keeping", "handing", "everyone",
+}  # fmt: skip
+"""Words that do not name what a module, a class or a function is."""
 """Names of parameters and fields that name no content."""
 
 
@@ -88,6 +93,36 @@ def test_docstrings_and_comments_describe_no_program_as_a_person(folder: str) ->
         if (phrases := unclear(prose))
     ]
     assert not found, "\n".join(found)
+
+
+def defined(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each class and function."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+
+
+def is_refused_definition(name: str) -> bool:
+    return name.strip("_").lower() in REFUSED_DEFINITIONS
+
+
+@pytest.mark.parametrize("folder", PRODUCT)
+def test_modules_classes_and_functions_are_named_for_what_they_are(folder: str) -> None:
+    files = sorted((ROOT / folder).rglob("*.py"))
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in files
+        for line, name in [(0, path.stem), *defined(ast.parse(path.read_text("utf-8")))]
+        if is_refused_definition(name)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_refused_definitions_are_noticed() -> None:
+    source = "class Habits:\n    def shown(self): ...\nasync def _told(): ...\n"
+    names = [name for _, name in defined(ast.parse(source))]
+    assert [is_refused_definition(name) for name in names] == [True] * 3
+    assert not is_refused_definition("handed_in")
 
 
 @pytest.mark.parametrize("folder", PRODUCT)

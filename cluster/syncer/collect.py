@@ -89,7 +89,7 @@ class Gatherer:
         for life, task in answered.items():
             if self._asked.get((life, fragment)) is task:
                 del self._asked[life, fragment]
-        return [(life, _handed(task)) for life, task in answered.items()]
+        return [(life, _result_of(task)) for life, task in answered.items()]
 
     def forget(self) -> None:
         """Cancel all pending requests, because the syncer that made them is gone."""
@@ -98,5 +98,5 @@ class Gatherer:
         self._asked.clear()
 
 
-def _handed(task: asyncio.Task[Handed]) -> Handed:
+def _result_of(task: asyncio.Task[Handed]) -> Handed:
     return "not asked any more" if task.cancelled() else task.result()

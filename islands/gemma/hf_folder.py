@@ -93,7 +93,8 @@ def differences(task: GemmaSpec, folder: GemmaSpec) -> Iterator[str]:
     for field in fields(GemmaSpec):
         values = getattr(here, field.name), getattr(there, field.name)
         if field.name not in OURS and values[0] != values[1]:
-            yield f"{field.name} = {_shown(values[0])} in the task and {_shown(values[1])} there"
+            ours, theirs = map(_short_repr, values)
+            yield f"{field.name} = {ours} in the task and {theirs} there"
 
 
 def _written_out(spec: GemmaSpec) -> GemmaSpec:
@@ -113,6 +114,6 @@ def scalars_text(spec: GemmaSpec) -> str:
     return " ".join(map(repr, spec.layer_scalars))
 
 
-def _shown(value: object) -> str:
+def _short_repr(value: object) -> str:
     text = repr(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."

@@ -159,8 +159,8 @@ def problems_of(spec: GemmaSpec, shapes: Mapping[str, tuple[int, ...]]) -> list[
         for name, shape in wanted.items()
         if name in shapes and tuple(shapes[name]) != shape
     ]
-    problems = [f"no tensor {_shown(missing)}"] if missing else []
-    problems += [f"the model has no {_shown(unknown)}"] if unknown else []
+    problems = [f"no tensor {_name_list(missing)}"] if missing else []
+    problems += [f"the model has no {_name_list(unknown)}"] if unknown else []
     return [*problems, *other[:NAMED]]
 
 
@@ -223,6 +223,6 @@ def to_transformers(
             yield scalar_name(layer), np.full(1, scalars[layer], np.float32)
 
 
-def _shown(names: list[str]) -> str:
+def _name_list(names: list[str]) -> str:
     more = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")

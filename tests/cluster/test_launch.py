@@ -79,8 +79,8 @@ def test_gives_up_if_ray_never_starts() -> None:
 @pytest.mark.parametrize(("end", "said"), [("pass", ""), ("os._exit(1)", "how to go on\n")])
 def test_process_ended_by_ray_prints_how_to_continue(end: str, said: str) -> None:
     script = (
-        "import os\nfrom cluster.launch.exit_message import last_words\n"
-        f"with last_words('how to go on'):\n    {end}\n"
+        "import os\nfrom cluster.launch.exit_message import printed_if_killed\n"
+        f"with printed_if_killed('how to go on'):\n    {end}\n"
     )
     root = Path(__file__).parents[2]
     ended = subprocess.run(

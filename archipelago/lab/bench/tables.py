@@ -70,7 +70,7 @@ def table(figures: BenchFigures, goals: Mapping[str, Goal] = NO_GOALS) -> Iterat
         if not name.endswith(("_low", "_high")):
             goal = goals.get(name)
             judgement = "" if goal is None else f"{goal}: **{verdict(goal, name, plain)}**"
-            yield f"| `{name}` | {_shown(value)} | {_interval(name, plain)} | {judgement} |"
+            yield f"| `{name}` | {_figure_text(value)} | {_interval(name, plain)} | {judgement} |"
     rows = figures.get("rows")
     if isinstance(rows, list) and rows:
         heads = [name for name in rows[0] if not name.endswith(("_low", "_high"))]
@@ -78,18 +78,20 @@ def table(figures: BenchFigures, goals: Mapping[str, Goal] = NO_GOALS) -> Iterat
         yield f"| {' | '.join(heads)} |"
         yield "|---" * len(heads) + "|"
         for row in rows:
-            cells = [" ".join(filter(None, (_shown(row[h]), _interval(h, row)))) for h in heads]
+            cells = [
+                " ".join(filter(None, (_figure_text(row[h]), _interval(h, row)))) for h in heads
+            ]
             yield f"| {' | '.join(cells)} |"
 
 
-def _shown(value: object) -> str:
+def _figure_text(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _interval(name: str, figures: BenchFigures) -> str:
     if (low := figures.get(f"{name}_low")) is None:
         return ""
-    return f"({_shown(low)} to {_shown(figures[f'{name}_high'])})"
+    return f"({_figure_text(low)} to {_figure_text(figures[f'{name}_high'])})"
 
 
 def where() -> str:

@@ -1,4 +1,4 @@
-"""What is sampled during a measurement of `bench wan`: merges, queues, and bytes of the first link.
+"""Samples during a measurement of `bench wan`: merges, queues, and the bytes of the first link.
 
 A mean over the whole measurement hides a queue that grows, merges that lose islands for some
 periods, and a link that is full for a moment and idle for the rest of a round.

@@ -158,8 +158,8 @@ def _bytes(facts: StageFacts) -> Criterion:
     return Criterion(
         "bytes",
         passed,
-        f"{_shown(found)} a token",
-        f"at most {MOST_BYTES:g} times {_shown(planned)}, the plan's",
+        f"{_figure_text(found)} a token",
+        f"at most {MOST_BYTES:g} times {_figure_text(planned)}, the plan's",
         "compare sync.every and the wires with the plan; look at the refusals in the summary",
     )
 
@@ -173,7 +173,7 @@ def _loss(facts: StageFacts) -> list[Criterion]:
         Criterion(
             "loss",
             found is not None and found <= facts.expected_loss,
-            f"{_shown(found)} nats",
+            f"{_figure_text(found)} nats",
             f"at most {facts.expected_loss:g} nats",
             "compare with a data-parallel run, and look for refusals and a wrong learning rate",
         )
@@ -207,5 +207,5 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def _shown(value: float | None) -> str:
+def _figure_text(value: float | None) -> str:
     return "not known" if value is None else f"{value:.4g}"

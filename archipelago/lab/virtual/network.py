@@ -161,11 +161,11 @@ class VirtualNetwork(ABC, Generic[C, N]):
     def join(self, process: C, event: Join) -> None:
         """Send a join, and try again if no answer comes."""
 
-        def again() -> None:
+        def retry() -> None:
             if not process.let_go:
                 process.begin()
 
-        self.call(process, lambda syncer: syncer.join(event), process.granted, again)
+        self.call(process, lambda syncer: syncer.join(event), process.granted, retry)
 
     def report(self, process: C, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> None:
         """Send a report to the syncer."""
