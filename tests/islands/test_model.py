@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from islands import model
 from islands.model import ModelSpec
-from islands.task import leaf_path
+from islands.task import PRESETS, leaf_path
 
 logits = jax.jit(model.logits, static_argnums=0)
 loss = jax.jit(model.loss, static_argnums=0)
@@ -150,6 +151,22 @@ def test_init_is_determined_by_the_seed() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
     assert all(leaf.dtype == np.float32 for leaf in first)
+
+
+@pytest.mark.parametrize(
+    ("preset", "wanted"),
+    [
+        ("byte-tiny", "a57512f6d63733a1f4b6389545ec198116fd99b9688098e1c148b85096e71bed"),
+        ("byte-1m", "2ceec4ff8890f129d448e589e52d47321dc7bd5197284180cbb053fc04199c23"),
+    ],
+)
+def test_initial_parameters_of_byte_presets_stay_the_same_bits(preset: str, wanted: str) -> None:
+    """A seed gives the model that it gave in earlier releases."""
+    digest = hashlib.sha256()
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(model.init(PRESETS[preset], 0))[0]:
+        digest.update(f"{leaf_path(keys)} {leaf.shape} {leaf.dtype.str}".encode())
+        digest.update(leaf.tobytes())
+    assert digest.hexdigest() == wanted
 
 
 def test_each_leaf_can_be_initialized_separately() -> None:
