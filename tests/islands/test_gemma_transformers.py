@@ -71,7 +71,17 @@ KEYS_ARE_VALUES: Mapping[str, Any] = {
     "attention_k_eq_v": True,
 }
 CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "gemma-3": ("Gemma3", {**BASE, "query_pre_attn_scalar": 16}),
+    "gemma-3": (
+        "Gemma3",
+        {
+            **BASE,
+            "query_pre_attn_scalar": 16,
+            "rope_parameters": {  # as in Gemma 3 of 4, 12 and 27 billion parameters
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            },
+        },
+    ),
     "gemma-4-e": (
         "Gemma4",
         {
@@ -232,6 +242,7 @@ def gradient_distances(found: Reference) -> dict[str, float]:
 def test_logits_and_every_gradient_agree_with_transformers(case: str) -> None:
     found = reference(case)
     assert 3 * found.spec.window <= TIME
+    assert found.spec.global_rope_scale == (8.0 if case == "gemma-3" else 1.0)
     assert found.margin >= MARGIN
     if found.spec.softcap:
         assert np.max(found.logits) > 20
@@ -291,6 +302,10 @@ WRONG = (
           "spec.heads_of(kind).size // 2"),
     Wrong(3, "neighbours are pairs", "gemma-4-31b", layers, "jnp.split(x, 2, axis=-1)",
           "(x[..., 0::2], x[..., 1::2])"),
+    Wrong(3, "global positions are not scaled", "gemma-3", layers,
+          "1.0 if kind == LOCAL else spec.global_rope_scale", "1.0"),
+    Wrong(3, "local positions are scaled, too", "gemma-3", layers,
+          "1.0 if kind == LOCAL else spec.global_rope_scale", "spec.global_rope_scale"),
     Wrong(4, "values are the normed and rotated keys", "gemma-4-31b", layers,
           'if "value" in layer else projected', 'if "value" in layer else keys'),
     Wrong(5, "shared layers use the first layer of their kind", "gemma-4-e", forward,
