@@ -7,7 +7,7 @@ numbers.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,7 @@ from cluster.storage.tape import Tape
 from cluster.syncer.journal import Notes
 from cluster.syncer.measures import Measures
 from cluster.syncer.resume_point import rules_sha256
+from coordinator import ledger
 from coordinator.advance import advance
 from coordinator.codec import encode, joined
 from coordinator.fragments import Flat, Leaf, cut
@@ -128,7 +129,9 @@ class Played:
         self.keep_snapshot()
         self.close()
         flats = [flat for _, flat in self._shard.whole([Fragment(0), Fragment(1)])]
-        write_json(self.run_dir / SUMMARY, {"global_sha256": fingerprint(flats)})
+        totals = asdict(ledger.totals(self.state.ledger, LAYOUT.sizes))
+        counts = {f"tokens_{fate}": count for fate, count in totals.items()}
+        write_json(self.run_dir / SUMMARY, {"global_sha256": fingerprint(flats), **counts})
 
     def train(self, steps: int, snapshot_every: int | None = None) -> None:
         """Let both learners join, and take `steps` steps on each."""

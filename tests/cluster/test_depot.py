@@ -398,6 +398,6 @@ def test_replay_reads_from_the_depot(moved: Played, tmp_path: Path) -> None:
     told = replay(here)
     assert (told["exact"], told["compared"]) == (
         True,
-        {"effects": True, "fragments": True, "state": True},
+        {"effects": True, "fragments": True, "state": True, "tokens": True},
     )
     assert replay(moved.run_dir) == told

@@ -263,13 +263,13 @@ def test_run_is_replayed_to_the_last_bit_and_by_this_rule_only(
     file = played(tmp_path, monkeypatch, "rule_of_replay")
     result, run_dir = replay(tmp_path / "run"), tmp_path / "run"
     assert result["exact"] is True
-    assert result["compared"] == {"effects": True, "state": True, "fragments": True}
+    assert result["compared"] == {"effects": True, "state": True, "fragments": True, "tokens": True}
     config = run_dir / "config.toml"
     (run_dir / "config.toml").write_text(config.read_text().replace("factor = 0.5", "factor = 0.4"))
     other = replay(run_dir)
     assert (other["exact"], other["compared"]) == (
         False,
-        {"effects": True, "state": True, "fragments": False},
+        {"effects": True, "state": True, "fragments": False, "tokens": True},
     )
     file.write_text(RULE.replace("return", "return 0 + "))
     user_sha256.cache_clear()

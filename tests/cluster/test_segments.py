@@ -191,7 +191,7 @@ def test_old_segments_are_deleted_and_replay_reports_where_it_begins(tmp_path: P
     assert len(there) == 3
     told = replay(tmp_path)
     assert (told["exact"], told["from_event"]) == (True, there[0].first)
-    assert told["compared"] == {"effects": True, "state": True}
+    assert told["compared"] == {"effects": True, "state": True, "tokens": True}
     assert told["violations"] is None
     kept = load_snapshot(depot, CUT.fingerprint)
     assert kept is not None
@@ -219,7 +219,7 @@ def test_all_segments_are_kept_by_default(tmp_path: Path) -> None:
     assert len(beginnings(Folder(tmp_path))) == 2
     told = replay(tmp_path)
     assert (told["exact"], told["from_event"], told["violations"]) == (True, 0, 0)
-    assert told["compared"] == {"effects": True, "state": True, "fragments": True}
+    assert told["compared"] == dict.fromkeys(("effects", "state", "fragments", "tokens"), True)
 
 
 def test_run_from_before_segments_is_read_and_replayed(

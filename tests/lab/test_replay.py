@@ -78,7 +78,9 @@ def test_run_is_rebuilt_bit_for_bit(replay: Replay, run_dir: Path) -> None:
     code, out, err = replay()
     result = json.loads(out)
     assert (code, err, result["exact"]) == (0, "", True)
-    assert result["compared"] == {"effects": True, "state": True, "fragments": True}
+    assert result["compared"] == {
+        "effects": True, "state": True, "fragments": True, "tokens": True
+    }  # fmt: skip
     assert result["merges"] > 8
     assert (result["violations"], result["violated"]) == (0, None)
     wanted = json.loads((run_dir / "summary.json").read_text())["global_sha256"]
@@ -89,7 +91,9 @@ def test_run_with_shared_moments_is_rebuilt_with_them(tmp_path: Path) -> None:
     Played(tmp_path, CONFIG.replace("[sync]", '[sync]\nmoments = "mean"')).to_the_end(24)
     result = replayed(tmp_path)
     assert result["exact"] is True
-    assert result["compared"] == {"effects": True, "state": True, "fragments": True}
+    assert result["compared"] == {
+        "effects": True, "state": True, "fragments": True, "tokens": True
+    }  # fmt: skip
     depot, fragments = Folder(tmp_path), range(len(LAYOUT.fragments))
     tape = [event for _, _, event, _ in read_tape(depot, LAYOUT.fingerprint).events]
     came = [event.contribution for event in tape if isinstance(event, Arrived)]

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from archipelago.cli.bench_output import tell
 from archipelago.cli.main import app
-from archipelago.lab.bench.wan_cut import BATCH, WINDOW, CutPlan, config_of, ledger_of, taking_part
+from archipelago.lab.bench.wan_cut import BATCH, WINDOW, CutPlan, config_of, taking_part
 from coordinator.errors import UserMistake
 
 
@@ -40,13 +40,6 @@ def test_region_takes_part_if_it_is_in_the_last_merge_of_every_fragment() -> Non
     assert taking_part(look(["r0-0", "r1-0"], ["r1-0"])) == {"r1"}
     assert taking_part(look(["r0-0"], [])) == set()
     assert taking_part(look()) == set(), "there is no model yet"
-
-
-@pytest.mark.parametrize(("lost", "balanced"), [(2, True), (3, False)])
-def test_ledger_is_balanced_only_if_every_token_has_one_fate(lost: int, balanced: bool) -> None:
-    fates = {"tokens_merged": 5, "tokens_discarded": 1, "tokens_lost": lost}
-    found = ledger_of({"tokens_trained": 8, "tokens_outstanding": 0, **fates})
-    assert found["balanced"] is balanced
 
 
 @pytest.mark.parametrize("other", ["--full", "--quick"])

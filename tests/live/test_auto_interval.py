@@ -57,7 +57,7 @@ def test_chosen_interval_is_stored_and_a_resumed_run_keeps_it() -> None:
         assert finished.code == 130, finished.err
         assert 'sync.every = "auto"' not in finished.err, "nothing is measured again"
         again = here.run("replay", str(here.run_dir), "--json").json
-        assert again["compared"] == {"effects": True, "state": True}
+        assert again["compared"] == {"effects": True, "state": True, "tokens": True}
 
 
 @pytest.mark.long

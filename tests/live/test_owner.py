@@ -63,4 +63,4 @@ def test_one_of_two_simultaneous_resumes_takes_the_run() -> None:
         finished = finish(goes_on)
         assert finished.code == 0, finished.err
         again = here.run("replay", str(here.run_dir), "--json").json
-        assert again["compared"] == {"effects": True, "state": True}
+        assert again["compared"] == {"effects": True, "state": True, "tokens": True}

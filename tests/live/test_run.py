@@ -230,7 +230,12 @@ def test_replay_rebuilds_the_run_bit_for_bit(killed: Killed) -> None:
     assert result.code == 0, result.err
     assert result.json["exact"] is True
     assert (result.json["violations"], result.json["violated"]) == (0, None)
-    assert result.json["compared"] == {"effects": True, "state": True, "fragments": True}
+    assert result.json["compared"] == {
+        "effects": True,
+        "state": True,
+        "fragments": True,
+        "tokens": True,
+    }
     assert result.json["global_sha256"] == killed.summary["global_sha256"]
 
 
@@ -480,7 +485,7 @@ def test_run_killed_as_a_whole_resumes_where_it_was() -> None:
         fates = ("merged", "discarded", "lost", "outstanding")
         assert summary["tokens_trained"] == sum(summary[f"tokens_{fate}"] for fate in fates)
         again = here.run("replay", str(here.run_dir), "--json").json
-        assert again["compared"] == {"effects": True, "state": True}
+        assert again["compared"] == {"effects": True, "state": True, "tokens": True}
         over = here.run("run", str(TINY), "--run-dir", str(here.run_dir), "--resume")
         assert over.code == 2
         assert "has ended" in over.err

@@ -6,9 +6,11 @@ of the other regions, the time until the region is back in the merges, and the f
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -16,9 +18,11 @@ from archipelago.lab.bench.child_run import FOREVER, ChildRun
 from archipelago.lab.bench.run_story import Story
 from archipelago.lab.bench.stats import demo
 from archipelago.lab.bench.wan_run import NODE, run_over
+from archipelago.lab.checks.token_counts import TOKEN_FATES, count_problems
 from archipelago.lab.wan import nodes, rig
 from archipelago.lab.wan.network import Network
 from cluster.config.schema import Config
+from cluster.storage.runs import SUMMARY
 from coordinator.errors import RunFailed
 from coordinator.protocol import Island
 
@@ -30,7 +34,6 @@ ALL_GBIT = 0.8
 """The bandwidth of all links together."""
 NODE_LEFT_S = 90.0
 """Seconds after a cut within which a node ends that Ray has given up."""
-FATES = ("merged", "discarded", "lost", "outstanding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,11 @@ class CutPlan:
         """The tokens that each region trains in a second at its pace."""
         usual = BATCH * WINDOW / self.step_s
         return [usual] * (self.regions - 1) + [usual / self.slowness]
+
+    @property
+    def most_outstanding(self) -> int:
+        """The tokens that one round can hold: two periods of each island, with a late answer."""
+        return 2 * EVERY * BATCH * WINDOW * self.regions
 
 
 def cut_off(plan: CutPlan, say: Callable[[str], None]) -> dict[str, Any]:
@@ -101,6 +109,7 @@ def cut_off(plan: CutPlan, say: Callable[[str], None]) -> dict[str, Any]:
         if not summary:
             raise RunFailed(f"the run has no summary:\n{errors[-2000:]}")
         story = Story.of(run.run_dir)
+        ledger = ledger_of(run.run_dir, plan)
     pauses_s = story.pauses_s(cut_unix_s, healed_unix_s).values()
     usual_rate = _rate(before, usual, "tokens_merged")
     return {
@@ -120,7 +129,7 @@ def cut_off(plan: CutPlan, say: Callable[[str], None]) -> dict[str, Any]:
         "merged_of_usual": _rate(usual, back, "tokens_merged") / usual_rate,
         "usual_of_possible": usual_rate / sum(plan.tokens_per_s),
         "lives": _island(back, victim)["restarts"] + 1,
-        **ledger_of(summary),
+        **ledger,
     }
 
 
@@ -137,8 +146,9 @@ def slow(plan: CutPlan, say: Callable[[str], None]) -> dict[str, Any]:
         time.sleep(plan.usual_s)
         after = _looked(run)
         summary, errors = run.end()
-    if not summary:
-        raise RunFailed(f"the run has no summary:\n{errors[-2000:]}")
+        if not summary:
+            raise RunFailed(f"the run has no summary:\n{errors[-2000:]}")
+        ledger = ledger_of(run.run_dir, plan)
     merged = _rate(before, after, "tokens_merged")
     return {
         "method": "slow region",
@@ -146,7 +156,7 @@ def slow(plan: CutPlan, say: Callable[[str], None]) -> dict[str, Any]:
         "slowness": plan.slowness,
         "merged_of_trained": merged / _rate(before, after, "tokens_trained"),
         "merged_of_possible": merged / sum(plan.tokens_per_s),
-        **ledger_of(summary),
+        **ledger,
     }
 
 
@@ -220,8 +230,15 @@ def _rate(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> flo
     return (after[name] - before[name]) / (after["unix_s"] - before["unix_s"])
 
 
-def ledger_of(summary: Mapping[str, Any]) -> dict[str, object]:
-    """Return the ledger of a run: what became of all tokens that were trained."""
-    fates = {f"tokens_{fate}": summary[f"tokens_{fate}"] for fate in FATES}
-    trained = summary["tokens_trained"]
-    return {"tokens_trained": trained, **fates, "balanced": trained == sum(fates.values())}
+def ledger_of(run_dir: Path, plan: CutPlan) -> dict[str, object]:
+    """Return the token counts of a run that has ended, and what is wrong with them.
+
+    Errors: those of `count_problems`.
+    """
+    counts = json.loads((run_dir / SUMMARY).read_text())
+    problems = count_problems(run_dir, plan.most_outstanding)
+    return {
+        **{name: counts[name] for name in ("tokens_trained", *TOKEN_FATES)},
+        "balanced": not problems,
+        "ledger_problems": problems,
+    }

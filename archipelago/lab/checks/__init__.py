@@ -19,4 +19,5 @@ imports this package, so the checks share nothing with a run but the rules.
     audit_result  its result: traffic by region, and the lineage of merges
     rollout      `archipelago stage`: whether a run passes a stage of a roll-out
     replay       `archipelago replay`: rebuild a run from its tape, and compare
+    token_counts  the token counts of a run, counted again from its tape
 """

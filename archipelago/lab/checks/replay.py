@@ -9,7 +9,10 @@ event by event.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 
 from archipelago.lab.checks.facts import Truth, Violation
 from archipelago.lab.checks.judge import InvariantJudge
@@ -23,8 +26,9 @@ from cluster.storage.playback import Playback, edition_of
 from cluster.storage.runs import SUMMARY
 from cluster.storage.snapshots import beginning_of, load_snapshot
 from cluster.storage.state_history import OtherRules, ReplayedEvent, relive
+from coordinator import ledger
 from coordinator.errors import UserMistake
-from coordinator.state import initial
+from coordinator.state import State, initial
 
 
 def replay(run_dir: Path) -> dict[str, object]:
@@ -40,6 +44,7 @@ def replay(run_dir: Path) -> dict[str, object]:
     - `events`, `merges`: how many were replayed, and how many merges the final state counts.
     - `global_sha256`: the fingerprint of the rebuilt model; None if no contributions were kept.
     - `compared`: each comparison by name, and whether it was equal.
+    - `tokens`: the token counts of the final state, as in the summary.
     - `differs`: the first event that the rules now answer differently. Later events are not
       checked.
     - `damage`: the damage to the tape, if any.
@@ -86,7 +91,10 @@ def replay(run_dir: Path) -> dict[str, object]:
         checks["state"] = kept.state == state
     digest = None if arrays is None else arrays.sha256()
     if digest is not None and differs is None and (run_dir / SUMMARY).exists():
-        checks["fragments"] = digest == _reported_digest(run_dir / SUMMARY)
+        checks["fragments"] = digest == _reported(run_dir / SUMMARY).get("global_sha256")
+    tokens = _tokens_of(state, layout.sizes)
+    if differs is None and (run_dir / SUMMARY).exists():
+        checks["tokens"] = not tokens_differ(_reported(run_dir / SUMMARY), tokens)
     return {
         "exact": bool(checks) and all(checks.values()) and played.damage is None,
         "from_event": began,
@@ -94,6 +102,7 @@ def replay(run_dir: Path) -> dict[str, object]:
         "merges": state.merges,
         "global_sha256": digest,
         "compared": checks,
+        "tokens": tokens,
         "differs": differs,
         "damage": played.damage,
         "violations": None if first is not None else 0 if violated is None else 1,
@@ -110,9 +119,33 @@ def _violated(judge: InvariantJudge, heard: ReplayedEvent) -> str | None:
     return None
 
 
-def _reported_digest(summary: Path) -> str:
-    """Return the fingerprint of the final model that the run itself reported."""
+def _tokens_of(state: State, sizes: Sequence[int]) -> dict[str, int]:
+    """Return the token counts of a state, by their names in a summary."""
+    totals = asdict(ledger.totals(state.ledger, sizes))
+    return {f"tokens_{fate}": count for fate, count in totals.items()}
+
+
+def tokens_differ(summary: Mapping[str, object], tokens: Mapping[str, int]) -> list[str]:
+    """Return the token counts of a summary that differ from those of the tape, one by one.
+
+    A count that the summary lacks, because no syncer was left to give it, does not differ.
+    """
+    return [
+        f"{name} is {summary[name]} in {SUMMARY}, and {count} on the tape"
+        for name, count in tokens.items()
+        if summary.get(name) not in (None, count)
+    ]
+
+
+def _reported(summary: Path) -> Mapping[str, object]:
+    """Return the final figures that the run itself reported.
+
+    Errors: `Damaged` if they cannot be read.
+    """
     try:
-        return json.loads(summary.read_text())["global_sha256"]
-    except (ValueError, KeyError, TypeError) as error:
+        figures: object = json.loads(summary.read_text())
+    except ValueError as error:
         raise Damaged(f"{summary.name} cannot be read: {error!r}") from error
+    if not isinstance(figures, Mapping):
+        raise Damaged(f"{summary.name} cannot be read: it is no JSON object")
+    return cast("Mapping[str, object]", figures)
