@@ -107,6 +107,7 @@ def change(
     cpus: Annotated[float, typer.Option(min=0.0, help="CPUs of that node.")] = 2.0,
     store_mb: Annotated[int, typer.Option(min=80, help="MiB of its object store.")] = 512,
     name: Name = DEFAULT_NAME,
+    force: Annotated[bool, typer.Option(help="Also above half of this machine's ceiling.")] = False,
 ) -> None:
     """Change links while a run uses them.
 
@@ -115,8 +116,8 @@ def change(
     from archipelago.lab.wan import nodes, rig
 
     network = rig.change(
-        name, regions, gbit=gbit, rtt_ms=rtt_ms, jitter_ms=jitter_ms, cut=cut
-    )  # fmt: skip
+        name, regions, gbit=gbit, rtt_ms=rtt_ms, jitter_ms=jitter_ms, cut=cut, force=force
+    )
     if node:
         for region in regions or [each.name for each in network.regions]:
             rig.restart_node(name, region, nodes.NodeSize(cpus, store_mb))
@@ -128,9 +129,10 @@ def status(name: Name = DEFAULT_NAME, as_json: Json = False) -> None:
 
     Example: archipelago wan status --json
     """
-    from archipelago.lab.wan import rig
+    from archipelago.lab.wan import kernel, rig
     from archipelago.lab.wan.network import read
 
+    kernel.need_root()
     rows = rig.links(read(name))
     if as_json:
         print(json_text({"name": name, "links": rows}))

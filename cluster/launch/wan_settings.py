@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from cluster.launch.ray_cluster import RAY_SETTINGS
+from coordinator.errors import UserMistake
 
 WINDOW_ROUNDS = 2
 """Socket buffers in bandwidth-delay products; Linux uses half of a receive buffer as window."""
@@ -74,7 +75,15 @@ class WanSettings:
 
 
 def settings_for(gbit: float, rtt_ms: float) -> WanSettings:
-    """Return the settings of every node for links of this bandwidth and round-trip time."""
+    """Return the settings of every node for links of this bandwidth and round-trip time.
+
+    Errors: `UserMistake` if they are not finite, or the bandwidth is not above 0.
+    """
+    if not (math.isfinite(gbit) and math.isfinite(rtt_ms) and gbit > 0 and rtt_ms >= 0):
+        raise UserMistake(
+            f"--gbit {gbit:g}, --rtt-ms {rtt_ms:g}: a finite bandwidth above 0 and a finite round "
+            "trip from 0 up are needed"
+        )
     product = int(gbit * 1e9 / 8 * rtt_ms / 1000)
     buffer = max(LEAST_BUFFER_BYTES, 1 << math.ceil(math.log2(max(1, WINDOW_ROUNDS * product))))
     return WanSettings(gbit, rtt_ms, product, _sysctl(buffer), _ray(gbit, rtt_ms))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,60 @@ def test_every_problem_of_a_network_is_reported_at_once() -> None:
         assert part in text
     with pytest.raises(UserMistake, match="1 regions: from 2"):
         Network.planned("net", "10.77", ["a"], 1.0, 80.0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0])
+@pytest.mark.parametrize("key", ["gbit", "rtt_ms", "jitter_ms"])
+def test_what_is_no_number_from_0_up_is_refused_for_a_link(
+    made: Made, key: str, value: float
+) -> None:
+    option = f"--{key.replace('_', '-')}"
+    text = f"{option} {value:g}: a finite number from 0 up is needed"
+    with pytest.raises(UserMistake, match=f"^{text}$"):
+        rig.changed(made.network, ["us"], {key: value})
+    if key != "jitter_ms":
+        link = {"gbit": 0.2, "rtt_ms": 80.0} | {key: value}
+        with pytest.raises(UserMistake, match=f"^{text}$"):
+            Network.planned("net", "10.77", NAMES, link["gbit"], link["rtt_ms"])
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_no_settings_are_given_for_what_is_not_finite(wrong: float) -> None:
+    for gbit, rtt_ms in ((wrong, 80.0), (4.0, wrong)):
+        text = f"--gbit {gbit:g}, --rtt-ms {rtt_ms:g}: a finite bandwidth above 0 and a finite"
+        with pytest.raises(UserMistake, match=text):
+            settings_for(gbit, rtt_ms)
+    words = ["wan", "settings", "--gbit", "4", "--rtt-ms", str(wrong)]
+    assert CliRunner().invoke(app, words).exit_code != 0
+
+
+def test_links_are_not_made_faster_than_half_of_the_ceiling(made: Made) -> None:
+    network = replace(made.network, ceiling_gbit=2.0)
+    assert rig.changed(network, [], {"gbit": 0.25}).region("eu").gbit == 0.25
+    text = (
+        "the links together carry up to 1.1 Gbit/s, more than half of the 2.00 Gbit/s that this "
+        "machine forwards"
+    )
+    with pytest.raises(rig.LinksTooFast, match=text):
+        rig.changed(network, ["us"], {"gbit": 0.5})
+    forced = rig.changed(network, ["us"], {"gbit": 0.5}, force=True)
+    assert forced.region("us").gbit == 0.5
+    network.write(made.folder / "net")
+    assert read("net", made.folder).ceiling_gbit == 2.0
+
+
+def test_links_that_were_forced_stay_changeable(made: Made) -> None:
+    network = replace(made.network, ceiling_gbit=0.1)
+    assert rig.changed(network, ["us"], {}, cut=True).region("us").cut, "no bandwidth changes"
+    forced = replace(network, forced=True)
+    assert rig.changed(forced, [], {"gbit": 0.3, "rtt_ms": None}).region("eu").gbit == 0.3
+    assert rig.changed(made.network, [], {"gbit": 50.0}).region("eu").gbit == 50.0, "not measured"
+
+
+def test_status_needs_the_tools_as_the_other_commands_do() -> None:
+    found = CliRunner().invoke(app, ["wan", "status"], env={"PATH": ""})
+    assert isinstance(found.exception, UserMistake)
+    assert "ip, tc, sysctl not found" in str(found.exception)
 
 
 def test_packet_waits_for_half_of_the_round_trip(made: Made) -> None:

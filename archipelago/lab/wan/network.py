@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -61,6 +62,10 @@ class Network:
     regions: tuple[Region, ...]
     tuned: bool = True
     """Whether sockets have windows for the link, as `archipelago wan settings` prints."""
+    ceiling_gbit: float | None = None
+    """The rate of one connection without a limit, in Gbit/s; None: it is not measured yet."""
+    forced: bool = False
+    """Whether the links may need more than half of the ceiling."""
 
     @classmethod
     def planned(
@@ -86,8 +91,7 @@ class Network:
             problems.append(f"{len(regions)} regions: from 2 to {MOST_REGIONS} are possible")
         if twice := {each for each in regions if regions.count(each) > 1}:
             problems.append(f"two regions are named {', '.join(sorted(twice))}")
-        if gbit < 0 or rtt_ms < 0:
-            problems.append(f"--gbit {gbit:g}, --rtt-ms {rtt_ms:g}: neither may be below 0")
+        problems += wrong_link({"--gbit": gbit, "--rtt-ms": rtt_ms})
         if problems:
             raise UserMistake("\n".join(problems))
         found = (Region(each, i, gbit, rtt_ms) for i, each in enumerate(regions))
@@ -145,6 +149,16 @@ class Network:
         folder = folder or self.folder
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / FILE, asdict(self))
+
+
+def wrong_link(options: Mapping[str, float]) -> list[str]:
+    """Return the options of a link that are no number from 0 up, in one text; empty: all are."""
+    wrong = [
+        f"{name} {value:g}"
+        for name, value in options.items()
+        if not (math.isfinite(value) and value >= 0)
+    ]
+    return [f"{', '.join(wrong)}: a finite number from 0 up is needed"] if wrong else []
 
 
 def problem_of_name(name: str) -> str | None:

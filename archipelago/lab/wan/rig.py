@@ -8,23 +8,29 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
+from typing import Any
 
 from archipelago.lab.wan import ceiling, kernel, nodes
 from archipelago.lab.wan.delay import LOOK_S
-from archipelago.lab.wan.network import FOLDER, MARK, Network, Region, problem_of_name, read
+from archipelago.lab.wan.network import (
+    FOLDER,
+    MARK,
+    Network,
+    Region,
+    problem_of_name,
+    read,
+    wrong_link,
+)
 from archipelago.lab.wan.nodes import NodeSize
+from archipelago.lab.wan.signals import SIGNALS, signals_raise
 from coordinator.errors import RunFailed, UserMistake
 
 FORWARDER_S = 20.0
 """Seconds for the forwarder to start."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The signals that end a command of people, of a service manager and of a lost terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ def up(
     is set; `RunFailed`.
     """
     _claim(network)
-    with _signals_raise():
+    with signals_raise():
         try:
             return _made(network, say, size=size, force=force)
         except BaseException:
@@ -81,7 +87,7 @@ def running(
     Errors: `UserMistake`, `LinksTooFast` and `RunFailed` as in `up`.
     """
     _claim(network)
-    with _signals_raise():
+    with signals_raise():
         try:
             yield _made(network, say, size=size, force=force)
         finally:
@@ -108,23 +114,6 @@ def _claim(network: Network) -> None:
         )
 
 
-@contextmanager
-def _signals_raise() -> Generator[None]:
-    """Let signals that end the process raise, so that `finally` clauses run."""
-
-    def end(number: int, frame: FrameType | None) -> NoReturn:
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + number)
-
-    before = {each: signal.signal(each, end) for each in SIGNALS}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-
 def _down_undisturbed(name: str) -> None:
     """Take a network down; a second signal does not interrupt that."""
     for each in SIGNALS:
@@ -146,18 +135,29 @@ def _made(
         kernel.shape(replace(network, tuned=True), free, netem=netem)
     latency = Latency(netem, ceiling.measure(network))
     say(str(latency))
-    needed = sum(region.gbit for region in network.regions)
-    if needed > ceiling.SHARE * latency.ceiling_gbit and not force:
-        raise LinksTooFast(
-            f"the links together carry up to {needed:g} Gbit/s, more than half of the "
-            f"{latency.ceiling_gbit:.2f} Gbit/s that this machine forwards, so the machine and not "
-            "the links would be measured; take a smaller --gbit, or --force"
-        )
+    network = replace(network, ceiling_gbit=latency.ceiling_gbit, forced=force)
+    _within_ceiling(network)
+    network.write()
     for region in network.regions:
         kernel.shape(network, region, netem=netem)
     if size is not None:
         _start_nodes(network, size)
     return latency
+
+
+def _within_ceiling(network: Network) -> None:
+    """Check that the links together need at most half of what this machine forwards.
+
+    Errors: `LinksTooFast`, unless the network is forced or its ceiling is not measured.
+    """
+    needed = sum(region.gbit for region in network.regions)
+    most = network.ceiling_gbit
+    if most is not None and needed > ceiling.SHARE * most and not network.forced:
+        raise LinksTooFast(
+            f"the links together carry up to {needed:g} Gbit/s, more than half of the "
+            f"{most:.2f} Gbit/s that this machine forwards, so the machine and not "
+            "the links would be measured; take a smaller --gbit, or --force"
+        )
 
 
 def _start_forwarder(network: Network) -> None:
@@ -191,14 +191,22 @@ def change(
     rtt_ms: float | None = None,
     jitter_ms: float | None = None,
     cut: bool | None = None,
+    force: bool = False,
 ) -> Network:
     """Change links of a network that is up, all of them if `regions` is empty; None: as it was.
 
-    Errors: `UserMistake`; `RunFailed`.
+    Errors: `UserMistake`; `LinksTooFast` as in `up`; `RunFailed`.
     """
     kernel.need_root()
     with _locked(read(name)):
-        return _changed(read(name), regions, gbit, rtt_ms, jitter_ms, cut)
+        wishes = {"gbit": gbit, "rtt_ms": rtt_ms, "jitter_ms": jitter_ms}
+        network = changed(read(name), regions, wishes, cut=cut, force=force)
+        network.write()
+        time.sleep(2 * LOOK_S)  # the forwarder has read it then
+        netem = kernel.has_netem(network.backbone)
+        for region in _chosen(network, regions):
+            kernel.shape(network, region, netem=netem)
+        return network
 
 
 @contextmanager
@@ -209,28 +217,33 @@ def _locked(network: Network) -> Generator[None]:
         yield
 
 
-def _changed(
+def changed(
     network: Network,
     regions: list[str],
-    gbit: float | None,
-    rtt_ms: float | None,
-    jitter_ms: float | None,
-    cut: bool | None,
+    wishes: Mapping[str, float | None],
+    *,
+    cut: bool | None = None,
+    force: bool = False,
 ) -> Network:
-    chosen = [network.region(each) for each in regions] or list(network.regions)
-    wishes = {"gbit": gbit, "rtt_ms": rtt_ms, "jitter_ms": jitter_ms, "cut": cut}
-    changes = {key: value for key, value in wishes.items() if value is not None}
-    if wrong := [f"--{key.replace('_', '-')} {value:g}" for key, value in changes.items()
-                 if value < 0]:  # fmt: skip
-        raise UserMistake(f"{', '.join(wrong)}: it may not be below 0")
-    for region in chosen:
+    """Return a network with other links, all of them if `regions` is empty; None: as it was.
+
+    Errors: `UserMistake`; `LinksTooFast` as in `up`, if a bandwidth changes.
+    """
+    numbers = {key: value for key, value in wishes.items() if value is not None}
+    if wrong := wrong_link({f"--{key.replace('_', '-')}": each for key, each in numbers.items()}):
+        raise UserMistake("\n".join(wrong))
+    changes: dict[str, Any] = numbers if cut is None else {**numbers, "cut": cut}
+    for region in _chosen(network, regions):
         network = network.with_region(replace(region, **changes))
-    network.write()
-    time.sleep(2 * LOOK_S)  # the forwarder has read it then
-    netem = kernel.has_netem(network.backbone)
-    for region in chosen:
-        kernel.shape(network, network.region(region.name), netem=netem)
+    if "gbit" in numbers:
+        network = replace(network, forced=network.forced or force)
+        _within_ceiling(network)
     return network
+
+
+def _chosen(network: Network, names: list[str]) -> list[Region]:
+    """Return the regions with these names; all of them if there is no name."""
+    return [network.region(each) for each in names] or list(network.regions)
 
 
 def restart_node(name: str, region: str, size: NodeSize) -> None:
