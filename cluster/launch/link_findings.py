@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cluster.launch.wan_settings import CONNECTIONS, LEAST_TIMEOUT_S
+from cluster.launch.wan_settings import (
+    CONNECTIONS,
+    FAILED_CHECKS,
+    LEAST_TIMEOUT_S,
+    RECONNECT_S,
+)
 
 LONG_RTT_MS = 10.0
 """The round-trip time from which windows and connections matter."""
@@ -16,6 +21,16 @@ DEFAULT_CONNECTIONS = 2
 """Ray's own number of bulk connections between two nodes."""
 DEFAULT_PULL_TIMEOUT_MS = 10_000
 """Ray's own timeout of a pull."""
+SILENCE_DEFAULTS = {
+    "RAY_health_check_failure_threshold": "5 failed checks, some 65 s of silence, end a node",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "a node ends itself after 60 s without the head",
+}
+"""The settings that let Ray keep a node whose link is silent, and what Ray does without them."""
+SILENCE_VALUES = {
+    "RAY_health_check_failure_threshold": FAILED_CHECKS,
+    "RAY_gcs_rpc_server_reconnect_timeout_s": RECONNECT_S,
+}
+"""The values that `archipelago wan settings` prints for them."""
 LARGE_BYTES = 256 * 2**20
 """An object that must arrive within the timeout: a fragment of 64 million parameters in f32."""
 
@@ -160,6 +175,17 @@ def _of_node(node: NodeFacts, links: Sequence[LinkMeasured]) -> list[Finding]:
                 f"export {name}={CONNECTIONS} before `ray start`",
             )
         )
+    for setting, effect in SILENCE_DEFAULTS.items():
+        if setting not in node.ray:
+            found.append(
+                Finding(
+                    node.name,
+                    f"{setting} is not set over a round trip of {rtt_ms:.0f} ms: {effect}, so a "
+                    "cut of a minute may end it",
+                    Severity.WARNING,
+                    f"export {setting}={SILENCE_VALUES[setting]} before `ray start`",
+                )
+            )
     return found
 
 

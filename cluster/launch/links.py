@@ -18,7 +18,7 @@ from ray.exceptions import RayError
 from cluster.actors.call_errors import answer
 from cluster.actors.start import NODE_ID
 from cluster.launch.connect import connect
-from cluster.launch.link_findings import LinkMeasured, NodeFacts
+from cluster.launch.link_findings import SILENCE_DEFAULTS, LinkMeasured, NodeFacts
 from coordinator.errors import RunFailed, UserMistake
 
 NAMESPACE = "archipelago-doctor"
@@ -34,6 +34,7 @@ RAY_NAMES = (
     "RAY_object_manager_pull_timeout_ms",
     "RAY_object_manager_push_timeout_ms",
     "RAY_gcs_grpc_min_reconnect_backoff_ms",
+    *SILENCE_DEFAULTS,
 )
 """The settings that must be the same on all nodes."""
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cluster.launch.link_findings import LinkMeasured, NodeFacts, Severity, findings_of
+from cluster.launch.links import RAY_NAMES
 from cluster.launch.wan_settings import settings_for
 
 TUNED = {each.name: each.value for each in settings_for(4.0, 80.0).ray}
@@ -68,3 +69,35 @@ def test_settings_that_differ_between_nodes_are_a_problem() -> None:
     (found,) = findings_of([there, back])
     assert found.severity is Severity.PROBLEM
     assert "RAY_object_manager_pull_timeout_ms differs: eu: 30000, us: 10000" in found.what
+
+
+@pytest.mark.parametrize(
+    ("name", "effect", "value"),
+    [
+        ("RAY_health_check_failure_threshold", "5 failed checks, some 65 s of silence", "12"),
+        ("RAY_gcs_rpc_server_reconnect_timeout_s", "60 s without the head", "180"),
+    ],
+)
+def test_unset_setting_that_keeps_a_silent_node_is_named_on_a_long_link(
+    name: str, effect: str, value: str
+) -> None:
+    assert name in RAY_NAMES, "nodes report it"
+    assert TUNED[name] == value, "wan settings prints the same"
+    bare = replace(node("eu"), ray={each: TUNED[each] for each in TUNED if each != name})
+    other = replace(bare, name="us")
+    found = findings_of(
+        [LinkMeasured(bare, other, 80.0, 3.9), LinkMeasured(other, bare, 80.0, 3.9)]
+    )
+    assert [each.where for each in found] == ["eu", "us"]
+    for each in found:
+        assert each.severity is Severity.WARNING
+        assert f"{name} is not set over a round trip of 80 ms" in each.what
+        assert effect in each.what
+        assert each.hint == f"export {name}={value} before `ray start`"
+    assert findings_of([LinkMeasured(bare, other, 0.5, 3.9)]) == [], "a short link is rarely cut"
+
+
+def test_own_value_of_a_setting_that_keeps_a_silent_node_is_left_alone() -> None:
+    own = {**TUNED, "RAY_health_check_failure_threshold": "6"}
+    ends = [replace(node(name), ray=own) for name in ("eu", "us")]
+    assert findings_of([LinkMeasured(ends[0], ends[1], 80.0, 3.9)]) == []
