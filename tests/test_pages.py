@@ -18,6 +18,7 @@ import yaml
 
 import archipelago.cli.main as command_line
 from archipelago.cli.options import app
+from archipelago.lab.study.study_file import OURS, checked
 from cluster.config.load import draft
 from cluster.config.schema import Config
 from cluster.queue.quotas import Quotas
@@ -96,6 +97,8 @@ def test_configurations_have_known_keys(block: str) -> None:
     if tables.keys() <= Quotas.model_fields.keys():
         assert Quotas.model_validate(tables)  # a file of `archipelago queue`
         return
+    of_study = {name: tables.pop(name) for name in OURS if name in tables}
+    assert not checked(of_study)[1]  # of `archipelago study`
     known = {name: tables[name] for name in tables if name in Config.model_fields}
     assert known == tables, f"tables that no configuration has: {set(tables) - set(known)}"
     found = draft(tables, origin="page").problems
@@ -105,6 +108,8 @@ def test_configurations_have_known_keys(block: str) -> None:
 def test_a_page_with_a_wrong_key_is_noticed() -> None:
     with pytest.raises(AssertionError):
         test_configurations_have_known_keys("[sync]\nevry = 8\n")
+    with pytest.raises(AssertionError):
+        test_configurations_have_known_keys("[study]\nmesure = 'goodput'\n")
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))

@@ -44,6 +44,7 @@ def study(
     from archipelago.lab.study import training_jobs as work
     from archipelago.lab.study.plan import read
     from archipelago.lab.study.result import summed
+    from archipelago.lab.study.task_metrics import check_metric
 
     console = Console(stderr=as_json, soft_wrap=True, highlight=False)
     definition = read(path, overrides)
@@ -51,6 +52,7 @@ def study(
     cells = definition.cells
     cell_results = work.found(files, cells, retry=retry)
     missing = {key: cell for key, cell in cells.items() if key not in cell_results}
+    check_metric(definition, cell_results)
     interrupted = False
     console.print(
         f"{definition.name}: {len(cells)} cells, {len(cell_results)} of them are there already"

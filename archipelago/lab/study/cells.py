@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from archipelago.lab.training.evaluations import Evaluation
+from archipelago.lab.training.evaluations import METRIC_PREFIX, METRICS, Evaluation
 from archipelago.lab.training.timing import Virtual
 from archipelago.lab.training.virtual_file import written
 from cluster.config.schema import Config, DurabilityConfig, MonitorConfig
@@ -76,9 +76,17 @@ class CellResult:
     source: str
     """The hash of the code that made it."""
 
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The metrics that the task returned beside its held-out loss, by name."""
+        return self.figures.get(METRICS) or {}
+
     def figure(self, name: str) -> float:
-        """Return a figure; NaN if there is none of this name."""
-        value = self.figures.get(name)
+        """Return a figure, or a metric as `heldout_metrics.NAME`; NaN if there is none."""
+        if name.startswith(METRIC_PREFIX):
+            value = self.metrics.get(name.removeprefix(METRIC_PREFIX))
+        else:
+            value = self.figures.get(name)
         return math.nan if value is None else float(value)
 
 

@@ -51,10 +51,11 @@ def quantile(degrees: int) -> float:
 def gaps_percent(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     """Return by how much each value is above the other of its pair, in per cent.
 
-    Pairs without a figure are left out.
+    Pairs without a figure are left out. Also of negative values, such as a log-likelihood, the
+    higher one gives a positive difference.
     """
     return [
-        100 * (value / other - 1)
+        100 * (value / other - 1) * math.copysign(1.0, other)
         for value, other in zip(ours, theirs, strict=True)
         if math.isfinite(value) and math.isfinite(other) and other != 0
     ]

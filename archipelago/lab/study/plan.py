@@ -10,6 +10,7 @@ from typing import Any
 
 from archipelago.lab.study.cells import Cell
 from archipelago.lab.study.grid import StudyRow, axes_of, flat, rows_of
+from archipelago.lab.study.measures import Better, is_higher_better, measure_problems
 from archipelago.lab.study.study_file import OURS, ArmTable, checked
 from archipelago.lab.training.average import PREFIX
 from archipelago.lab.training.question_sets import ACCURACY, ACCURACY_NORM
@@ -33,7 +34,14 @@ class Study:
     """The arm that the others are compared with; None if there is none."""
     measure: str
     """The figure to compare."""
+    better: Better | None
+    """Which value of a metric of the task is better; None for other measures."""
     rows: tuple[StudyRow, ...]
+
+    @property
+    def higher(self) -> bool:
+        """Whether a higher value of the measure is the better one."""
+        return is_higher_better(self.measure, self.better)
 
     @property
     def cells(self) -> dict[str, Cell]:
@@ -113,16 +121,25 @@ def planned(
             rows.append(row)
             for each in new_problems:
                 impossible.setdefault(each, []).append(row.label)
-    if rows and study.measure.startswith((PREFIX, ACCURACY)):
+    if rows:
         figures = {name for row in rows for cell in row.cells for name in _figures(cell.virtual)}
-        if study.measure not in figures:
-            problems.append(
-                f'study.measure: no cell has "{study.measure}"; it comes from '
-                f"virtual.average_shares or virtual.tasks, which give {sorted(figures) or 'none'}"
-            )
+        told = {problem.partition(":")[0] for problem in problems}
+        problems += [
+            problem
+            for problem in measure_problems(study.measure, study.better, figures)
+            if problem.partition(":")[0] not in told
+        ]
     problems += [f"{each} ({_where(labels, len(rows))})" for each, labels in impossible.items()]
     refuse(origin, problems)
-    return Study(study.name or name, folder, seeds, study.against, study.measure, tuple(rows))
+    return Study(
+        study.name or name,
+        folder,
+        seeds,
+        study.against,
+        study.measure,
+        study.better,
+        tuple(rows),
+    )
 
 
 def _figures(virtual: Virtual) -> list[str]:

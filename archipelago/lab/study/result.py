@@ -13,12 +13,10 @@ from archipelago.lab.study.grid import StudyRow
 from archipelago.lab.study.paired_statistics import METHOD, Mean, gaps_percent, mean
 from archipelago.lab.study.plan import Study
 from archipelago.lab.training.average import PREFIX
-from archipelago.lab.training.evaluations import REGION_PREFIX
+from archipelago.lab.training.evaluations import METRIC_PREFIX, REGION_PREFIX
 from archipelago.lab.training.question_sets import ACCURACY
 from cluster.config.values import Mode
 
-HIGHER = ("goodput", "mean_participants", ACCURACY)
-"""The starts of the names of measures for which more is better."""
 OTHERS = (PREFIX, REGION_PREFIX, ACCURACY)
 """The starts of the names of figures that some studies have."""
 ALSO = (
@@ -79,6 +77,7 @@ class Result:
             "failed": sum(len(line.failed) for line in self.lines),
             "seeds": list(self.study.seeds),
             "measure": self.study.measure,
+            "better": "higher" if self.study.higher else "lower",
             "against": self.study.against,
             "interval": METHOD,
             **self.by_mode(),
@@ -100,7 +99,7 @@ class Result:
         means = {line.row.label: line.measured for line in self.lines}
         for mode in Mode:
             row = _best(
-                [x.row for x in self.lines if modes[x.row.arm] is mode], means, study.measure
+                [x.row for x in self.lines if modes[x.row.arm] is mode], means, higher=study.higher
             )
             if row is None:
                 continue
@@ -123,7 +122,8 @@ def summed(study: Study, made: Mapping[str, CellResult]) -> Result:
         opponent = None
         if study.against is not None and row.arm != study.against:
             rivals = [each for each in study.rows if each.arm == study.against]
-            opponent = _best([each for each in rivals if _alike(each, row)], means, study.measure)
+            rivals = [each for each in rivals if _alike(each, row)]
+            opponent = _best(rivals, means, higher=study.higher)
         gap = None
         if opponent is not None:
             gap = mean(gaps_percent(samples[row.label], samples[opponent.label]))
@@ -142,7 +142,7 @@ def summed(study: Study, made: Mapping[str, CellResult]) -> Result:
                 [seed for seed, each in results.items() if each is None],
                 {seed: each.failed for seed, each in results.items() if each and each.failed},
                 gap,
-                _best(peers, means, study.measure) is row,
+                _best(peers, means, higher=study.higher) is row,
                 _enclosed(row, peers),
             )
         )
@@ -160,11 +160,11 @@ def _alike(one: StudyRow, other: StudyRow) -> bool:
     return all(other.shared[p] == v for p, v in one.shared.items() if p in other.shared)
 
 
-def _best(rows: Sequence[StudyRow], means: Mapping[str, Mean], measure: str) -> StudyRow | None:
+def _best(rows: Sequence[StudyRow], means: Mapping[str, Mean], *, higher: bool) -> StudyRow | None:
     """Return the row with the best mean among those with the most figures."""
     most_samples = max((means[row.label].samples for row in rows), default=0)
     candidates = [row for row in rows if means[row.label].samples == most_samples > 0]
-    sign = -1 if measure.startswith(HIGHER) else 1
+    sign = -1 if higher else 1
     return min(candidates, key=lambda row: sign * means[row.label].value, default=None)
 
 
@@ -183,8 +183,9 @@ def _mean_of(values: Sequence[float]) -> float:
 
 
 def _figure_names(made: Sequence[CellResult]) -> list[str]:
-    """Return the names of the figures of a line: the usual ones, and those of `OTHERS`."""
-    found = (name for each in made for name in each.figures if name.startswith(OTHERS))
+    """Return the names of the figures of a line: the usual ones, those of `OTHERS`, and metrics."""
+    found = [name for each in made for name in each.figures if name.startswith(OTHERS)]
+    found += [f"{METRIC_PREFIX}{name}" for each in made for name in each.metrics]
     return [*ALSO, *dict.fromkeys(found)]
 
 

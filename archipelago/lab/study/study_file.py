@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from archipelago.lab.training.average import PREFIX
-from archipelago.lab.training.question_sets import ACCURACY
+from archipelago.lab.study.measures import Better
 from cluster.config.problem_text import problem_of
 from cluster.config.schema import Table
 from cluster.config.values import LARGEST_SEED, Count, Name, nearest
 
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
-Measure = (
-    Literal["heldout_loss", "goodput", "wall_s", "up_bytes_per_token", "mean_participants"]
-    | Annotated[str, Field(pattern=rf"^{PREFIX}[0-9.e-]+$")]
-    | Annotated[str, Field(pattern=rf"^{ACCURACY}\S+$")]
-)
 OURS = ("study", "axes", "arms")
 """The tables of a study file that are not its base configuration."""
 
@@ -34,8 +28,10 @@ class StudyTable(Table):
     """The number of seeds, counted from 0, or a list of seeds."""
     against: str | None = None
     """The arm that the others are compared with, seed by seed, at its best point."""
-    measure: Measure = "heldout_loss"
-    """A figure of `summary.json`."""
+    measure: str = "heldout_loss"
+    """A figure of `summary.json`; `heldout_metrics.NAME` is a metric of the task."""
+    better: Better | None = None
+    """Which value of a metric of the task is better; None for other measures."""
 
 
 class ArmTable(Table):

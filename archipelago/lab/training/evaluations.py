@@ -6,6 +6,10 @@ from typing import NamedTuple
 
 REGION_PREFIX = "heldout_loss_in_"
 """The beginning of the figure with the loss on a region's own held-out text; the name follows."""
+METRICS = "heldout_metrics"
+"""The figure with the metrics that the task returns beside its held-out loss, by name."""
+METRIC_PREFIX = f"{METRICS}."
+"""The beginning of the name of one metric as a figure; its own name follows."""
 
 
 class Evaluation(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from archipelago.lab.training.average import Averages
-from archipelago.lab.training.evaluations import REGION_PREFIX, Evaluation
+from archipelago.lab.training.evaluations import METRICS, REGION_PREFIX, Evaluation
 from archipelago.lab.training.question_sets import QuestionSets
 from cluster.config.schema import Config
 from cluster.storage.model_file import fingerprint
@@ -71,7 +71,7 @@ class LossCurve:
             "mode": config.run.mode.value,
             "initial_heldout_loss": self.evaluator.initial_loss,
             "heldout_loss": self.evaluator.loss(flats),
-            "heldout_metrics": self.evaluator.metrics,
+            METRICS: self.evaluator.metrics,
             **{
                 f"{REGION_PREFIX}{name}": each.loss(flats) for name, each in self.of_regions.items()
             },
