@@ -117,15 +117,27 @@ POINTS = (
         "csv_tracker.py:CsvTracker",
     ),
     ExtensionPoint(
-        "Task and data source",
+        "Task",
         ("task.target", "task.options"),
         "islands, evaluator",
-        "StreamLike",
-        "A task has parameters, a loss and data ([your own model](../howto/own-model.md)). Its "
-        "`stream` is the data source of an island: it yields batches from the leases that the "
-        "syncer grants. `archipelago.text_task` and `archipelago.supervised_task` make one.",
+        "Task",
+        "A task has parameters, a loss and data ([your own model](../howto/own-model.md)). "
+        "`archipelago.text_task` and `archipelago.supervised_task` make one with a data source.",
         '[task]\ntarget = "small_task:task"\noptions = {inputs = 8}\n\n[sync]\nfragments = 2',
         "small_task.py:task",
+    ),
+    ExtensionPoint(
+        "Data source",
+        ("task.target",),
+        "islands",
+        "StreamLike",
+        "The `stream` of a task makes the data source of an island, which yields batches from the "
+        "leases that the syncer grants. The example reads no files: each window is computed from "
+        "its number. `archipelago/examples/generated_data.py` has the task around it. Before a run "
+        "starts, a source gets a lease and gives one batch, which is compared with a held-out "
+        "batch.",
+        '[task]\ntarget = "generated_data:task"\n\n[sync]\nfragments = 2',
+        "generated_data.py:Generated",
     ),
 )
 """All extension points, in the order of the page."""

@@ -7,6 +7,7 @@ Modules:
 
     task              the user's task: initial parameters, loss and batches
     stream_like       the protocol of a source of training data
+    stream_checks     the check of a task's own source before a run, with its first batch
     pickled_task      a task's function as text, for tasks that are defined in a notebook
     model             the built-in transformer
     built_in_init     its initial parameters, all or single leaves

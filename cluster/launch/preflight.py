@@ -45,6 +45,7 @@ from coordinator.fragments import Layout, cut
 from islands.adopt import layout_of
 from islands.mesh_shape import misfits
 from islands.sources import find_source
+from islands.stream_checks import stream_problems
 from islands.task import Params, Task
 from islands.trainable import of_loss, of_parameters, shapes_of
 
@@ -216,8 +217,11 @@ def _layout(draft: Draft, found: _Found) -> Layout | None:
             found.ask(lambda: find_source(data_spec(config)))
         return layout
     for size in sorted({EVALUATION_BATCH, *(group.batch_size for group in config.islands)}):
-        found.ask(lambda size=size: task.stream(size))
+        stream = found.ask(lambda size=size: task.stream(size))
         heldout = found.ask(lambda size=size: task.heldout(size))
         if heldout is not None and layout is not None:
             found.say(*of_loss(task, shapes, heldout[0]))
+        if stream is not None and heldout is not None and not is_our_task:
+            windows = config.data.lease_windows
+            found.say(*stream_problems(task, stream, size, windows, heldout[0]))
     return layout
