@@ -67,7 +67,8 @@ def test_each_own_key_of_the_schema_is_on_the_page() -> None:
     page = (ROOT / "docs" / "reference" / "extension-points.md").read_text(encoding="utf-8")
     keys = {
         "task.target", "optimizer.target", "optimizer.schedule", "sync.outer.target", "sync.merge",
-        "sync.wire_up", "sync.wire_down", "sync.fragmenting", "monitor.track",
+        "sync.wire_up", "sync.wire_down", "sync.fragmenting", "sync.gate",
+        "monitor.track",
     }  # fmt: skip
     assert {key for key in keys if f"`{key}`" not in page} == set()
     named = {key for point in POINTS.values() for key in point.keys}

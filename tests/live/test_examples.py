@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -21,6 +22,9 @@ from tests.live.test_tutorials import terminal, typed
 pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(900)]
 
 SCRIPTS = ("digits_jax", "digits_nnx", "digits_equinox", "lora")
+"""Examples that take the number of steps, and print the share of right images."""
+OTHERS = ("loop_jax", "loop_torch", "ties")
+"""Examples that print a held-out loss."""
 STEPS = 120
 
 
@@ -63,9 +67,12 @@ def test_notebook_runs_from_the_wheel(wheel: Path) -> None:
         with client.setup_kernel(env=wanted):
             for number, cell in enumerate(notebook.cells):
                 client.execute_cell(cell, number)
-    printed = "".join(
-        output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ())
-    )
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    tables = [html for each in outputs if (html := each.get("data", {}).get("text/html"))]
+    assert len(tables) == 1, "one table of the progress, which is updated"
+    assert "<td" in tables[0]
+    assert "held-out loss <b>" in tables[0]
+    printed = "".join(output.get("text", "") for output in outputs)
     assert "held-out loss" in printed
     assert accuracy(printed) > 20, printed
 
@@ -94,24 +101,41 @@ def of_wheel(here: Place, wheel: Path) -> Mapping[str, str]:
     return {**os.environ, **here.environment, "PYTHONPATH": str(wheel)}
 
 
+def run_example(here: Place, folder: Path, wheel: Path, *words: str) -> tuple[str, Any]:
+    """Run an example of the wheel in this folder; return its output and its summary."""
+    variables = of_wheel(here, wheel)
+    where = "import archipelago; print(archipelago.__file__)"
+    found = subprocess.run(
+        [sys.executable, "-c", where],
+        cwd=folder, env=variables, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert Path(found.stdout.strip()).is_relative_to(wheel)
+    name, *arguments = words
+    done = subprocess.run(
+        [sys.executable, "-m", f"archipelago.examples.{name}", *arguments],
+        cwd=folder, env=variables, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (summary,) = (folder / "runs").glob("*/summary.json")
+    figures = json.loads(summary.read_text())
+    assert figures["heldout_loss"] < figures["initial_heldout_loss"]
+    return done.stdout, figures
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_example_runs_from_the_wheel_in_an_empty_directory(wheel: Path, name: str) -> None:
     with place() as here, terminal(here) as folder:
-        variables = of_wheel(here, wheel)
-        where = "import archipelago; print(archipelago.__file__)"
-        found = subprocess.run(
-            [sys.executable, "-c", where],
-            cwd=folder, env=variables, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        assert Path(found.stdout.strip()).is_relative_to(wheel)
-        done = subprocess.run(
-            [sys.executable, "-m", f"archipelago.examples.{name}", str(STEPS)],
-            cwd=folder, env=variables, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert accuracy(done.stdout) > 20, done.stdout
-        (summary,) = (folder / "runs").glob("*/summary.json")
-        figures = json.loads(summary.read_text())
-        assert figures["heldout_loss"] < figures["initial_heldout_loss"]
+        printed, figures = run_example(here, folder, wheel, name, str(STEPS))
+        assert accuracy(printed) > 20, printed
         if name == "lora":
             assert figures["parameters"] == 4 * (64 + 128 + 128 + 128 + 128 + 10)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_example_of_a_loop_or_a_rule_runs_from_the_wheel(wheel: Path, name: str) -> None:
+    if name == "loop_torch":
+        pytest.importorskip("torch")
+    with place() as here, terminal(here) as folder:
+        printed, figures = run_example(here, folder, wheel, name)
+        assert f"{figures['heldout_loss']:.3f}" in printed
+        assert figures["merges"] > 0

@@ -17,7 +17,11 @@ GONE_S = 100.0
 TASK = """
 import json, os, sys, threading, time
 from dataclasses import replace
+from importlib.util import find_spec
 import archipelago as ap
+
+if find_spec("pandas"):
+    import pandas
 
 SHAPE = {"layers": 1, "heads": 1, "hidden": 32}
 
@@ -63,12 +67,14 @@ with ap.Run(CONFIG, ENDLESS, task=make, run_dir=RUN_DIR, on_merge=stuck) as run:
         unknown = str(error)
     other = ap.connect(RUN_DIR).status()["run"]
     rows = run.metrics()
+    kind = pandas.DataFrame if find_spec("pandas") else list
+    is_table = isinstance(rows, kind)
     run.save(RUN_DIR + "/now.safetensors")
     count = len(run.params())
     run.stop()
 print(json.dumps({
     "refused": refused, "start_s": start_s, "first": first, "seen": len(seen), "unknown": unknown,
-    "other": other, "rows": len(rows), "last": run.status()["phase"],
+    "other": other, "rows": len(rows), "is_table": is_table, "last": run.status()["phase"],
     "asked": run.status()["asked"], "loss": run.wait().heldout_loss,
     "leaves": {path: array.shape for path, array in run.result().parameters().items()},
     "params": count, "later": len(run.params()),
@@ -129,6 +135,7 @@ def test_script_starts_watches_scales_drains_and_stops_a_run_with_its_own_task()
         assert "local-77" in found["unknown"]
         assert found["other"] == here.run_dir.name
         assert found["rows"] > 3
+        assert found["is_table"], "a data frame where pandas is installed"
         assert (found["last"], found["asked"]) == ("finished", "the program that started it")
         assert found["loss"] < 5.6
         assert found["leaves"]["embedding"] == [256, 32], "the options reach the task of __main__"
