@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -13,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from subprocess import DEVNULL
 
 import pytest
 
@@ -242,6 +245,55 @@ def test_region_that_is_cut_off_trains_on_and_its_work_is_accounted_for() -> Non
             rig.down(network.name)
         assert finished.code == 130, finished.err
         assert count_problems(here.run_dir, 2 * ROUND * len(names)) == []
+    assert left_of(network.name) == []
+
+
+PAGE = ROOT / "docs" / "howto" / "wan.md"
+CLOSED = """
+import socket, sys
+listener = socket.create_server((sys.argv[1], 7777))
+listener.settimeout(5.0)
+try:
+    listener.accept()
+    print("open")
+except TimeoutError:
+    print("closed")
+"""
+"""A script that prints whether a connection to a port that no rule names comes within 5 s."""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("nft") is None, reason="nftables is not installed")
+def test_run_trains_behind_the_firewall_of_the_page() -> None:
+    """The rules and ports are those of docs/howto/wan.md, step 2."""
+    names = ["eu", "us"]
+    network = Network.planned(own_name(), "10.79", names, 0.1, 20.0)
+    (rules,) = re.findall(r"```nft\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    rules = rules.replace("10.8.0.0/16", "10.79.0.0/16")
+    with place() as here, rig.running(network, print, size=None, force=True):
+        spaces = [network.namespace(region) for region in network.regions]
+        for space in spaces:
+            subprocess.run(
+                kernel.inside(space, "nft", "-f", "-"), input=rules, text=True, check=True
+            )
+        command = kernel.inside(spaces[0], sys.executable, "-c", CLOSED, network.address(0))
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as listener:
+            call = f"import socket; socket.create_connection(('{network.address(0)}', 7777), 3)"
+            subprocess.run(
+                kernel.inside(spaces[1], sys.executable, "-c", call), check=False, stderr=DEVNULL
+            )
+            assert listener.communicate()[0].strip() == "closed"
+        for region in network.regions:
+            nodes.bring_up(network, region, nodes.NodeSize(cpus=1.0, store_mb=150))
+        config = here.folder / "wan.toml"
+        config.write_text(CONFIG + "".join(GROUP.format(name=name) for name in names))
+        process = started(
+            here, network, "run", str(config), "--json", "--run-dir", str(here.run_dir)
+        )
+        happens(process, lambda: contributors(here) == set(names))
+        os.killpg(process.pid, signal.SIGINT)
+        finished = finish(process)
+        assert finished.code == 130, finished.err
     assert left_of(network.name) == []
 
 

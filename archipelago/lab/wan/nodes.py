@@ -23,6 +23,12 @@ PORT, JOBS_PORT = 6379, 8265
 """The head's control service, and its job server."""
 READY_S, END_S = 60.0, 20.0
 """Seconds for a node to start, and to end after SIGTERM."""
+FIXED_PORTS = (
+    "--node-manager-port=6380", "--object-manager-port=6381",
+    "--dashboard-agent-grpc-port=6382", "--dashboard-agent-listen-port=6383",
+    "--metrics-export-port=6384", "--min-worker-port=10002", "--max-worker-port=10999",
+)  # fmt: skip
+"""The options of `ray start` that leave no port to chance (docs/howto/wan.md, step 2)."""
 STARTED = b"Ray runtime started."
 """The line that `ray start` prints once a node is part of the cluster."""
 ATTEMPTS, LOG_LINES = 3, 5
@@ -96,7 +102,7 @@ def start(network: Network, region: Region, size: NodeSize) -> subprocess.Popen[
     head, session = network.address(0), network.folder / "ray"
     words = [f"--node-ip-address={address}", f"--num-cpus={size.cpus:g}", "--block"]
     words += [f"--object-store-memory={size.store_mb * 2**20}", "--disable-usage-stats"]
-    words += [f"--labels={LABEL}={region.name}"]
+    words += [f"--labels={LABEL}={region.name}", *FIXED_PORTS]
     if region.number == 0:
         dashboard = ["--include-dashboard=true", f"--dashboard-host={address}"]
         words += ["--head", f"--port={PORT}", *dashboard, f"--dashboard-port={JOBS_PORT}"]
