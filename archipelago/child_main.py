@@ -24,6 +24,7 @@ from cluster.names import FLEET, namespace_of
 from cluster.status import RunStatus
 from cluster.storage.files import json_text
 from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
+from islands.user_lines import line_in
 
 log = logging.getLogger("archipelago")
 ORPHAN_S = 60.0
@@ -76,7 +77,7 @@ class BackgroundRun:
             ending, code = {"ending": "failed", "message": "it was interrupted"}, 130
         except Exception as error:
             log.exception("the run has ended with an error of its own")
-            ending, code = {"ending": "failed", "message": repr(error)}, 1
+            ending, code = {"ending": "failed", "message": f"{line_in(error)}{error!r}"}, 1
         self._reply({**ending, "message": ending.get("message", "")[:MOST_MESSAGE]})
         return code
 

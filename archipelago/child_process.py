@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ class ChildProcess:
     def __init__(self, order: dict[str, Any]) -> None:
         """Start the process with this order (`archipelago.child_main`), and return at once."""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this object
+        weakref.finalize(self, self._log.close)
         self._process = subprocess.Popen(
             [sys.executable, "-c", START],
             stdin=subprocess.PIPE,

@@ -17,6 +17,7 @@ from cluster.config.optimizer_checks import OF_LOSS_SCALE, OF_RATE
 from cluster.config.schema import Config
 from coordinator.errors import UserMistake
 from islands.pickled_task import MOST_CHARACTERS, digest_of, init_of_skeleton, text_of
+from islands.user_lines import place_of
 
 if TYPE_CHECKING:
     import optax
@@ -55,12 +56,13 @@ def optimizer_settings(given: MakeOptimizer) -> dict[str, str]:
     Errors: `UserMistake` if it is neither a transformation nor a function, or cannot be pickled.
     """
     if isinstance(given, tuple) and hasattr(given, "update"):
-        transformation = given
+        transformation: Any = given
 
         def optimizer_object() -> Any:
             return transformation
 
-        return {"target": "__main__:optimizer", "pickled": _pickled(optimizer_object, "optimizer=")}
+        what = f"{place_of(transformation.update)}optimizer="
+        return {"target": "__main__:optimizer", "pickled": _pickled(optimizer_object, what)}
     if not callable(given):
         raise UserMistake(
             f"optimizer= is {_kind(given)}: give an optax.GradientTransformation, or a function "
@@ -73,7 +75,8 @@ def _settings(make: Callable[..., Any], table: str) -> dict[str, str]:
     if (target := _importable(make)) is not None:
         return {"target": target}
     name = _name_of(make)
-    return {"target": name, "pickled": _pickled(make, f"{table} {name}", table)}
+    what = f"{place_of(make)}{table} {name}"
+    return {"target": name, "pickled": _pickled(make, what, table)}
 
 
 def with_task(tables: Mapping[str, Any], make: MakeTask) -> dict[str, Any]:

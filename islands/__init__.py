@@ -49,10 +49,12 @@ Modules:
     optimizer_target  an optimizer of the user's own, on the learner's clock
     optimizer_checks  the checks of such an optimizer before it trains
     schedules         cosine and wsd: the schedules of the rate
+    user_lines        the file and line of the user's code, first in a message about it
     user_code         the user's code behind "module:attribute", found and called
     own_wire          a codec of the user's own as the wire of fragments
     own_wire_checks   the checks of such a codec before anything starts
     user_functions    calls of a user's function by a shard or a learner
+    guarded_task      the functions of a user's task, with the line of their errors
     mesh_shape        how many devices an island has along each axis, and what fits
     mesh              an island's devices as a mesh, and the placement of its arrays
     adopt             how a fragment leaves the parameters, and how a newer one comes in

@@ -23,6 +23,7 @@ from islands.permutation import permuted
 from islands.sources import DataSpec
 from islands.task import Batch, Params, Task
 from islands.task_helpers import seeded
+from islands.user_lines import line_in
 
 HELDOUT_MOST = 10_000
 """The most examples that are held out, whatever `data.heldout_percent` makes of a large dataset."""
@@ -169,7 +170,7 @@ class _Heldout(Sequence[Batch]):
         try:
             self._first = self._read(0)
         except ValueError as error:
-            raise UserMistake(f"dataset: {error}") from error
+            raise UserMistake(f"{line_in(error)}dataset: {error}") from error
 
     def __len__(self) -> int:
         return self._examples.held // self._size

@@ -214,6 +214,11 @@ class LoadedInit:
         return self.task.shapes
 
     @property
+    def user_callable(self) -> Any:
+        """The task's own `init`, for `islands.user_lines.place_of`."""
+        return self.task.init
+
+    @property
     def whole(self) -> bool:
         """Whether all leaves must be in memory at once, since `init` makes some of them."""
         if self.task.init_leaf is not None:

@@ -17,6 +17,7 @@ from islands.sources import DataSpec
 from islands.task import Batch, Params, Task
 from islands.task_helpers import Arrays, Paths, supervised_task, text_task
 from islands.user_code import asked, attribute_of
+from islands.user_lines import place_of, wrapping
 
 KEY = "task.loop"
 
@@ -69,7 +70,7 @@ def loop_task(
         base,
         init=drawn,
         loop=loop,
-        evaluate=lambda params, batch: evaluate(drawn.as_made(params), batch),
+        evaluate=wrapping(lambda params, batch: evaluate(drawn.as_made(params), batch), evaluate),
         embedding=lambda path: path.startswith(tuple(embedding)),
         stacked=lambda path: path.startswith(tuple(stacked)),
     )
@@ -81,6 +82,11 @@ class ForeignInit:
     def __init__(self, init: Callable[[int], Params], name: str) -> None:
         """Create it; `name`: of the task in messages."""
         self._init, self._name = init, name
+
+    @property
+    def user_callable(self) -> Callable[[int], Params]:
+        """The user's own `init`, for `islands.user_lines.place_of`."""
+        return self._init
 
     def __call__(self, seed: int) -> Params:
         """Return the initial parameters as arrays of NumPy."""
@@ -95,8 +101,8 @@ class ForeignInit:
         def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
             if not is_tensor(leaf) and not isinstance(leaf, np.ndarray | jax.Array):
                 raise UserMistake(
-                    f"task {self._name}: init returns a {type(leaf).__name__} among its leaves; "
-                    "each must be an array of NumPy, or a tensor of PyTorch"
+                    f"{place_of(self)}task {self._name}: init returns a {type(leaf).__name__} "
+                    "among its leaves; each must be an array of NumPy, or a tensor of PyTorch"
                 )
             array = on_host(leaf)
             return jax.ShapeDtypeStruct(array.shape, array.dtype)
@@ -154,11 +160,14 @@ def problems_of_evaluation(task: Task, shapes: Params, batch: Batch) -> list[str
 
     It is called once, with parameters that are zero.
     """
+    setting, place = f"task {task.name}: evaluate", place_of(task.evaluate)
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     try:
-        loss, _ = asked("evaluate", lambda: host_evaluation(task)(zeros, batch, None))
+        loss, _ = asked(setting, lambda: host_evaluation(task)(zeros, batch, None), place=place)
     except UserMistake as error:
         return [str(error)]
     if math.isinf(loss):
-        return [f"evaluate gives {loss} for parameters that are zero: its loss must be finite"]
+        return [
+            f"{place}{setting} gives {loss} for parameters that are zero: its loss must be finite"
+        ]
     return []

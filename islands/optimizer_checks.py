@@ -19,9 +19,10 @@ from islands import schedules
 from islands.moment_search import Trial, tried
 from islands.moments import NO_MOMENTS
 from islands.optimizer import OptimizerSpec
-from islands.optimizer_target import KEY, besides, load_target
+from islands.optimizer_target import KEY, besides, load_target, place_of_target
 from islands.task import Params, Task, leaf_path
 from islands.user_code import asked, attribute_of
+from islands.user_lines import place_of
 
 SCHEDULE = "optimizer.schedule"
 CLOCKS = 17
@@ -53,17 +54,19 @@ def _of_schedule(spec: OptimizerSpec) -> Iterator[str]:
     if spec.schedule in BUILT_IN:
         return
     setting = f'{SCHEDULE} = "{spec.schedule}"'
-    if not callable(found := attribute_of(SCHEDULE, spec.schedule)):
+    place = place_of(found := attribute_of(SCHEDULE, spec.schedule))
+    if not callable(found):
         yield f"{setting} is {type(found).__name__}, not a function of the clock"
         return
     clock = jax.ShapeDtypeStruct((), jnp.int32)
-    traced = asked(setting, lambda: jax.eval_shape(found, clock), TRACED)
+    traced = asked(setting, lambda: jax.eval_shape(found, clock), TRACED, place)
     if getattr(traced, "shape", None) != () or not _is_real(traced.dtype):
-        yield f"{setting} returns {_text(traced)} for a clock: it must return one number, the rate"
+        returned = f"{place}{setting} returns {_text(traced)}"
+        yield f"{returned} for a clock: it must return one number, the rate"
         return
     for clock in np.linspace(0, spec.horizon_steps, CLOCKS, dtype=np.int32).tolist():
         if not 0 <= (rate := float(spec.rate(clock))) < np.inf:
-            yield f"{setting} gives the rate {rate:g} at clock {clock}: it must be 0 or more"
+            yield f"{place}{setting} gives the rate {rate:g} at clock {clock}: it must be 0 or more"
             return
 
 
@@ -72,15 +75,16 @@ def _of_target(spec: OptimizerSpec, task: Task, *, merges: bool, shares: bool) -
         return
     setting, shapes = f'{KEY} = "{spec.target}"', task.shapes
     target = load_target(spec.target, dict(spec.options), spec.pickled)
-    found = [*_of_shapes(setting, target, shapes, merges=merges)]
-    yield from (f"{setting}: {problem}" for problem in found)
+    place = place_of_target(spec.target, spec.pickled) or place_of(target.update)
+    found = [*_of_shapes(setting, place, target, shapes, merges=merges)]
+    yield from (f"{place}{setting}: {problem}" for problem in found)
     if found:
         return
     trial = Trial(spec, task, smaller := tried(shapes))
     try:
-        found = asked(setting, lambda: [*_of_trial(trial, merges=merges)])
-        yield from (f"{setting}: {problem}" for problem in found)
-        if shares and not asked(setting, trial.first_moments):
+        found = asked(setting, lambda: [*_of_trial(trial, merges=merges)], place=place)
+        yield from (f"{place}{setting}: {problem}" for problem in found)
+        if shares and not asked(setting, trial.first_moments, place=place):
             yield NO_MOMENTS.format(spec.target)
     except UserMistake:
         if smaller is shapes or shares:
@@ -89,12 +93,17 @@ def _of_target(spec: OptimizerSpec, task: Task, *, merges: bool, shares: bool) -
 
 
 def _of_shapes(
-    setting: str, target: optax.GradientTransformation, shapes: Params, *, merges: bool
+    setting: str,
+    place: str,
+    target: optax.GradientTransformation,
+    shapes: Params,
+    *,
+    merges: bool,
 ) -> Iterator[str]:
     """Yield what is wrong with the shapes and types of state and updates, each kind once."""
-    state = asked(setting, lambda: jax.eval_shape(target.init, shapes), CALLED)
+    state = asked(setting, lambda: jax.eval_shape(target.init, shapes), CALLED, place)
     updates, after = asked(
-        setting, lambda: jax.eval_shape(target.update, shapes, state, shapes), CALLED
+        setting, lambda: jax.eval_shape(target.update, shapes, state, shapes), CALLED, place
     )
     yield from _differences("its updates", updates, "the parameters", shapes)
     yield from _differences("its state after an update", after, "its state before", state)

@@ -12,6 +12,7 @@ these moments (Adam corrects their bias by it), and fresh moments have seen none
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -22,6 +23,7 @@ from coordinator.errors import UserMistake
 from islands.pickled_task import load_pickled
 from islands.task import Option, Params
 from islands.user_code import attribute_of, result_of
+from islands.user_lines import place_of, place_of_name
 
 KEY = "optimizer.target"
 Path: TypeAlias = tuple[Any, ...]
@@ -57,23 +59,39 @@ def load_target(
 
     Errors: `UserMistake` if there is none, or the options are not those of the function.
     """
-    if pickled is None:
-        found = attribute_of(KEY, target)
-    else:
-        found = load_pickled(pickled, target, "optimizer")
+    found = _found(target, pickled)
     if isinstance(found, optax.GradientTransformation):
         if options:
             raise UserMistake(
-                f'{KEY} = "{target}" is a transformation itself and takes no options: leave '
-                "optimizer.options out, or name a function that returns it"
+                f'{place_of_target(target)}{KEY} = "{target}" is a transformation itself and takes '
+                "no options: leave optimizer.options out, or name a function that returns it"
             )
         return found
     if not callable(found):
         raise UserMistake(f'{KEY} = "{target}" is {type(found).__name__}, {WANTED}')
     made = result_of(KEY, target, found, options)
     if not isinstance(made, optax.GradientTransformation):
-        raise UserMistake(f'{KEY} = "{target}" returned {type(made).__name__}, {WANTED}')
+        returned = f'{KEY} = "{target}" returned {type(made).__name__}, {WANTED}'
+        raise UserMistake(f"{place_of(found)}{returned}")
     return made
+
+
+def place_of_target(target: str, pickled: str | None = None) -> str:
+    """Return "FILE:LINE: " of a target that `load_target` loads; empty if it is not the user's.
+
+    A transformation that optax has made has the line of the variable that holds it.
+    """
+    found: Any = _found(target, pickled)
+    if not isinstance(found, optax.GradientTransformation):
+        return place_of(found)
+    module, _, name = target.partition(":")
+    return place_of(found.update) or place_of_name(import_module(module), name)
+
+
+def _found(target: str, pickled: str | None) -> Any:
+    if pickled is None:
+        return attribute_of(KEY, target)
+    return load_pickled(pickled, target, "optimizer")
 
 
 WANTED = "not an optax.GradientTransformation or a function that returns one"

@@ -25,7 +25,7 @@ from islands.loop_thread import CURRENT, LoopAnswer, LoopOver, LoopThread, LoopT
 from islands.parameter_tree import ParameterTree
 from islands.randomness import key_of
 from islands.task import Batch, Params
-from islands.user_code import OURS
+from islands.user_lines import is_ours
 
 MOST_TOKENS = 2**53
 """The largest count of tokens; above it a float, such as a merge weight, is not exact."""
@@ -254,7 +254,7 @@ def _mistake(method: str, problem: str) -> UserMistake:
 
 def _caller() -> str:
     """Return the user's line that called this module, as the beginning of a message."""
-    frames = [each for each in traceback.extract_stack() if not each.filename.startswith(OURS)]
+    frames = [each for each in traceback.extract_stack() if not is_ours(each.filename)]
     if not frames:
         return ""
     file = frames[-1].filename.rpartition("/")[2]

@@ -21,7 +21,7 @@ from coordinator.errors import CorruptPayload, UserMistake
 from coordinator.fragments import Flat
 from coordinator.kernels import frozen
 from islands.user_code import attribute_of, result_of
-from islands.user_functions import place_of, raised_by
+from islands.user_lines import place_of, raised_by
 
 KEY = "sync.wire_up/wire_down"
 """The keys of a codec, for messages."""

@@ -43,6 +43,11 @@ class InitInFloat32:
         """Return the parameters as `jax.ShapeDtypeStruct`."""
         return jax.tree.map(_shape_in_float32, self.task.shapes)
 
+    @property
+    def user_callable(self) -> Any:
+        """The task's own `init`, for `islands.user_lines.place_of`."""
+        return self.task.init
+
     def __getattr__(self, name: str) -> Any:
         """Return what the task's `init` has beside its call, such as `leaf` for single leaves.
 
@@ -73,6 +78,11 @@ class LossInPrecision:
         if self.remat is not None:
             call = jax.checkpoint(call, policy=REMAT[self.remat])
         return call(params, batch, named)
+
+    @property
+    def user_callable(self) -> Any:
+        """The task's own loss, for `islands.user_lines.place_of`."""
+        return self.loss
 
     @property
     def __signature__(self) -> inspect.Signature:

@@ -33,6 +33,11 @@ class InitBoth:
         """Return the initial tree."""
         return {PARAMS: self.init(seed), STATE: self.init_state(seed)}
 
+    @property
+    def user_callable(self) -> Any:
+        """The user's own `init`, for `islands.user_lines.place_of`."""
+        return self.init
+
 
 @dataclass(frozen=True, slots=True)
 class LossOfTree:
@@ -43,6 +48,11 @@ class LossOfTree:
     def __call__(self, tree: Any, batch: Any, **named: Any) -> Any:
         """Return what the loss returns."""
         return self.loss(tree[PARAMS], tree[STATE], batch, **named)
+
+    @property
+    def user_callable(self) -> Any:
+        """The user's own loss, for `islands.user_lines.place_of`."""
+        return self.loss
 
 
 def named_arguments(loss: Callable[..., Any]) -> frozenset[str]:

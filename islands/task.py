@@ -27,6 +27,7 @@ from islands.corpus_reader import open_corpus
 from islands.data.mixture import MixedCorpus
 from islands.data.segments import predicted
 from islands.gemma import presets as gemma
+from islands.guarded_task import guarded
 from islands.model import ModelSpec
 from islands.model_decoder import text_model
 from islands.pickled_task import load_pickled
@@ -34,7 +35,8 @@ from islands.sources import DataSpec
 from islands.state_tree import in_one_tree, is_state
 from islands.stream_like import Batch, StreamLike
 from islands.text_model import TextModel
-from islands.user_code import attribute_of
+from islands.user_code import asked, attribute_of
+from islands.user_lines import place_of
 
 Params: TypeAlias = Any
 """A pytree of float32 arrays. `Any`, since a tree may nest dicts, tuples and classes freely."""
@@ -258,12 +260,14 @@ def _call(target: str, options: Mapping[str, Option], data: DataSpec, pickled: s
     if not all(target.partition(":")[::2]):
         raise UserMistake(f'task.target = {target!r}: write it as "module:attribute"')
     make = attribute_of("task.target", target) if pickled is None else load_pickled(pickled, target)
+    place = place_of(make)
     try:
         inspect.signature(make).bind(data, **options)
     except (TypeError, ValueError) as error:  # ValueError: a callable without a signature
         given = f"task.target = {target!r} with task.options {dict(options)}"
-        raise UserMistake(f"{given}: {error}") from error
-    task = make(data, **options)
+        raise UserMistake(f"{place}{given}: {error}") from error
+    task = asked(f"task.target = {target!r}", lambda: make(data, **options), place=place)
     if not isinstance(task, Task):
-        raise UserMistake(f"task.target = {target!r} returned {type(task).__name__}, not a Task")
-    return in_one_tree(task)
+        returned = f"returned {type(task).__name__}, not a Task"
+        raise UserMistake(f"{place}task.target = {target!r} {returned}")
+    return in_one_tree(guarded(task))

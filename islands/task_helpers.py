@@ -19,6 +19,7 @@ from islands.data.segments import predicted
 from islands.permutation import permuted
 from islands.sources import DataSpec
 from islands.task import Params, Task
+from islands.user_lines import wrapping
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 """Arrays by name, such as "x" and "y", with one example at each place of their first axis."""
@@ -125,7 +126,7 @@ def supervised_task(
 
 def seeded(init: Callable[[jax.Array], Any]) -> Callable[[int], Any]:
     """Return a function of a seed from one of a JAX key."""
-    return lambda seed: init(jax.random.key(seed))
+    return wrapping(lambda seed: init(jax.random.key(seed)), init)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

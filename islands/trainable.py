@@ -1,7 +1,8 @@
 """The checks of a user's task before it is trained, from shapes alone: nothing is computed.
 
 An island would find the same problems when it compiles its step, in one process after another, with
-JAX's own messages. The start of a run checks here first.
+JAX's own messages. The start of a run checks here first. A message begins with the file and line of
+the user's function.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from islands.loop_task import problems_of_evaluation
 from islands.losses import LossResult, evaluation_loss, frozen_of, training_loss
 from islands.state_tree import FROZEN, KEY, STATE, named_arguments
 from islands.task import Batch, Params, Task, leaf_path
-from islands.user_code import line_of
+from islands.user_code import asked
+from islands.user_lines import place_of, raised_by
 
 Named: TypeAlias = tuple[str, Any]
 """A leaf's path, and its shape and dtype."""
@@ -45,7 +47,7 @@ def shapes_of(task: Task) -> Params:
 
     Errors: `UserMistake` if `init` raises, or returns what JAX cannot hold.
     """
-    return _traced(task, "init", lambda: task.shapes)
+    return _traced(task, "init", task.init, lambda: task.shapes)
 
 
 def of_parameters(task: Task, shapes: Params) -> list[str]:
@@ -55,69 +57,91 @@ def of_parameters(task: Task, shapes: Params) -> list[str]:
     respect to every leaf.
     """
     leaves = [(leaf_path(keys), leaf) for keys, leaf in _flat(shapes)]
-    problems = [] if leaves else ["init returns no parameters"]
+    place, problems = place_of(task.init), list[str]()
+    if not leaves:
+        problems.append(f"{place}task {task.name}: init returns no parameters")
     advised: dict[str, list[Named]] = {}
     for path, leaf in leaves:
         for advice in _advice(task, path, leaf):
             advised.setdefault(advice, []).append((path, leaf))
-    problems += [_about(named, advice) for advice, named in advised.items()]
+    for advice, named in advised.items():
+        made_by = place_of(_maker(task, named[0][0]))
+        problems.append(f"{made_by}task {task.name}: {_about(named, advice)}")
     twice = [path for path, times in Counter(path for path, _ in leaves).items() if times > 1]
-    problems += [f"two parameters are called {p}: name one of them otherwise" for p in twice]
-    return [f"task {task.name}: {problem}" for problem in problems]
+    return problems + [
+        f"{place}task {task.name}: two parameters are called {path}: name one of them otherwise"
+        for path in twice
+    ]
+
+
+def first_heldout(task: Task, batch_size: int) -> Batch:
+    """Return the first held-out batch, after a check of what counts its tokens.
+
+    Errors: `UserMistake` if there is none; the errors of `Task.heldout` and `Task.tokens`.
+    """
+    batches: Any = task.heldout(batch_size)
+    place, setting = place_of(task.heldout), f"task {task.name}: heldout"
+    if asked(setting, lambda: len(batches), place=place) == 0:
+        raise UserMistake(
+            f"{place}{setting} returns no batches of size {batch_size}: nothing would be "
+            "evaluated; return at least one"
+        )
+    first = asked(setting, lambda: batches[0], place=place)
+    task.tokens(first)
+    return first
 
 
 def of_loss(task: Task, shapes: Params, batch: Batch) -> list[str]:
     """Return why the loss of such a batch cannot be minimised; empty if it can."""
     try:
-        problems = [*_of_batch(batch)] or (
+        problems = [*_of_batch(task, batch)] or (
             [*_of_loss(task, shapes, batch)]
             if task.evaluate is None
             else problems_of_evaluation(task, shapes, batch)
         )
     except UserMistake as error:
         return [str(error)]
-    return [f"task {task.name}: {problem}" for problem in problems]
+    return problems
 
 
-def _of_batch(batch: Batch) -> Iterator[str]:
+def _of_batch(task: Task, batch: Batch) -> Iterator[str]:
     for keys, leaf in _flat(batch):
         if not getattr(leaf, "shape", ()):
             yield (
-                f"{leaf_path(keys) or 'the whole'} of a held-out batch is no array with the "
-                f"windows on its first axis, but {leaf!r}"
+                f"{place_of(task.heldout)}task {task.name}: {leaf_path(keys) or 'the whole'} of a "
+                f"held-out batch is no array with the windows on its first axis, but {leaf!r}"
             )
 
 
 def _of_loss(task: Task, shapes: Params, batch: Batch) -> Iterator[str]:
     key = jax.eval_shape(lambda: jax.random.key(0))
-    frozen = _traced(task, "frozen", lambda: jax.eval_shape(lambda: frozen_of(task)))
+    frozen = _traced(task, "frozen", task.frozen, lambda: jax.eval_shape(lambda: frozen_of(task)))
     given = {KEY: key, FROZEN: frozen}
     named = {name: given[name] for name in named_arguments(task.loss)}
+    place = f"{place_of(task.loss)}task {task.name}: "
     if problem := _of_frozen(task):
-        yield problem
+        yield place + problem
         return
     training, evaluation = training_loss(task), evaluation_loss(task)
     evaluated = "loss, with None for its key," if task.eval_loss is None else "eval_loss"
-    forms: list[tuple[str, Callable[[], Any]]] = [
-        ("loss", lambda: jax.eval_shape(training, shapes, batch, named)),
-        (evaluated, lambda: jax.eval_shape(evaluation, shapes, batch, frozen)),
+    judges = task.loss if task.eval_loss is None else task.eval_loss
+    forms: list[tuple[str, Any, Callable[[], Any]]] = [
+        ("loss", task.loss, lambda: jax.eval_shape(training, shapes, batch, named)),
+        (evaluated, judges, lambda: jax.eval_shape(evaluation, shapes, batch, frozen)),
     ]
-    for name, call in forms if task.loop is None else forms[1:]:
-        result: Any = _traced(task, name, call)
+    for name, function, call in forms if task.loop is None else forms[1:]:
+        result: Any = _traced(task, name, function, call)
         problems = [*_of_result(name, result[0], result[-1], batch)]
         if isinstance(result, LossResult) and task.init_state is not None:
             problems += _of_state(name, shapes[STATE], result.state)
         if problems:
-            yield problems[0]
+            yield f"{place_of(function)}task {task.name}: {problems[0]}"
             return
     if task.loop is not None:  # it has its own loss
         return
     trace = jax.make_jaxpr(jax.grad(lambda *each: training(*each).loss))
-    yield from _untouched(
-        task,
-        shapes,
-        _traced(task, "the gradient of loss", lambda: trace(shapes, batch, named)),
-    )
+    gradient = _traced(task, "the gradient of loss", task.loss, lambda: trace(shapes, batch, named))
+    yield from (place + problem for problem in _untouched(task, shapes, gradient))
 
 
 def _of_result(name: str, loss: Any, metrics: Any, batch: Batch) -> Iterator[str]:
@@ -241,15 +265,20 @@ def _flat(tree: Any) -> list[tuple[Any, Any]]:
     return jax.tree_util.tree_flatten_with_path(tree)[0]
 
 
-def _traced(task: Task, name: str, call: Callable[[], T]) -> T:
+def _maker(task: Task, path: str) -> Any:
+    """Return the user's function that makes this leaf: `init`, or `init_state`."""
+    return getattr(task.init, "init_state", task.init) if task.state(path) else task.init
+
+
+def _traced(task: Task, name: str, function: Any, call: Callable[[], T]) -> T:
     """Run the user's function on shapes; report an exception with the line that raised it.
 
     Errors: `UserMistake`.
     """
+    place = place_of(function)
     try:
         return call()
     except Exception as error:
-        lines, line = str(error).strip().splitlines() or [""], line_of(error, __file__)
-        raise UserMistake(
-            f"task {task.name}: {name} raises {type(error).__name__}: {lines[0]}{line}"
-        ) from error
+        if isinstance(error, UserMistake) and place and str(error).startswith(place):
+            raise  # a message of ours that is complete
+        raise UserMistake(raised_by(f"task {task.name}: {name}", error, place)) from error

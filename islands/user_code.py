@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cache, reduce
-from importlib.util import find_spec
-from pathlib import Path
+from functools import reduce
 from typing import Any, TypeVar
 
-from coordinator.errors import UserMistake
+from coordinator.errors import ArchipelagoError, UserMistake
+from islands.user_lines import line_in, place_of, raised_by
 
 T = TypeVar("T")
-OURS = str(Path(__file__).parent)
-"""The folder of this package, whose lines are of no use to the author of the code."""
 
 
 def attribute_of(key: str, target: str) -> Any:
@@ -30,10 +26,10 @@ def attribute_of(key: str, target: str) -> Any:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise UserMistake(
-            f"{setting}: no module {error.name!r}: install it or set PYTHONPATH"
+            f"{line_in(error)}{setting}: no module {error.name!r}: install it or set PYTHONPATH"
         ) from error
     except Exception as error:
-        raise UserMistake(f"{setting}: the import {raises(error)}") from error
+        raise UserMistake(raised_by(f"{setting}: the import", error)) from error
     try:
         return reduce(getattr, attribute.split("."), module)
     except AttributeError as error:
@@ -49,57 +45,31 @@ def result_of(
 
     Errors: `UserMistake` if it does not take the options, needs others, or raises.
     """
-    setting = f'{key} = "{target}" with options {dict(options)}'
+    setting, place = f'{key} = "{target}" with options {dict(options)}', place_of(function)
     if (signature := _signature(function)) is not None:
         if unknown := unknown_options([*signature.parameters.values()], options):
-            raise UserMistake(f"{setting}: {unknown}")
+            raise UserMistake(f"{place}{setting}: {unknown}")
         try:
             signature.bind(**options)
         except TypeError as error:
-            raise UserMistake(f"{setting}: {error}") from error
-    return asked(f"{setting}:", lambda: function(**options))
+            raise UserMistake(f"{place}{setting}: {error}") from error
+    return asked(f"{setting}:", lambda: function(**options), place=place)
 
 
-def asked(setting: str, call: Callable[[], T], remedy: str = "") -> T:
+def asked(setting: str, call: Callable[[], T], remedy: str = "", place: str = "") -> T:
     """Return the result of the user's code; `setting` names it in a message.
 
-    Errors: `UserMistake` if it raises, with the line and the remedy.
+    `place`: the line of the user's function, for an exception outside it.
+
+    Errors: `UserMistake` if it raises, with the user's line first and the remedy last; an error of
+    ours is raised unchanged, because it has its place and remedy.
     """
     try:
         return call()
+    except ArchipelagoError:
+        raise
     except Exception as error:
-        raise UserMistake(f"{setting} {raises(error)}{remedy}") from error
-
-
-def raises(error: Exception) -> str:
-    """Return the message of an exception of the user's code, and the line that raised it."""
-    lines = str(error).strip().splitlines() or [""]
-    return f"raises {type(error).__name__}: {lines[0]}{line_of(error, OURS)}"
-
-
-def line_of(error: Exception, *ignored: str) -> str:
-    """Return the innermost line outside JAX; a user's own before a library's.
-
-    `ignored`: beginnings of the names of files that are of no use to the user.
-    """
-    left_out = (*ignored, *_jax_folders())
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(left_out)
-    ]
-    user_frames = [frame for frame in frames if "site-packages" not in Path(frame.filename).parts]
-    if not frames:
-        return ""
-    last = (user_frames or frames)[-1]
-    return f" ({last.filename}:{last.lineno}, in {last.name})"
-
-
-@cache
-def _jax_folders() -> tuple[str, ...]:
-    """Return the folder of JAX, which is not imported: a shard needs none."""
-    spec = find_spec("jax")
-    return () if spec is None or spec.origin is None else (str(Path(spec.origin).parent),)
+        raise UserMistake(f"{raised_by(setting, error, place)}{remedy}") from error
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from coordinator.errors import UserMistake
 from islands.user_code import attribute_of, unknown_options
-
-ROOT = Path(__file__).resolve().parents[1]
-OURS = tuple(
-    f"{ROOT / package}/" for package in ("coordinator", "islands", "cluster", "archipelago")
-)
-"""Folders whose lines are of no use to the author of a function."""
-EXAMPLES = f"{ROOT / 'archipelago' / 'examples'}/"
-"""The folder of shipped examples, whose lines count as the user's."""
+from islands.user_lines import place_of, raised_by
 
 
 class UserFunction(NamedTuple):
@@ -67,34 +58,6 @@ def user_function(
             raise UserMistake(raised_by(f"{setting}{given}", error, place_of(found))) from error
 
     return UserFunction(where, call, takes)
-
-
-def place_of(function: Any) -> str:
-    """Return "FILE:LINE: " of a function or an object with `__call__`; empty if unknown."""
-    found = inspect.unwrap(function)
-    while isinstance(found, partial):
-        found = found.func
-    code = getattr(found, "__code__", None) or getattr(type(found).__call__, "__code__", None)
-    return "" if code is None else f"{code.co_filename}:{code.co_firstlineno}: "
-
-
-def raised_by(setting: str, error: Exception, place: str) -> str:
-    """Return the message of an exception in a user's function: the user's line, then the rest.
-
-    `place`: the line of the function, for an exception before its first line.
-    """
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(OURS) or frame.filename.startswith(EXAMPLES)
-    ]
-    own = [frame for frame in frames if "site-packages" not in Path(frame.filename).parts]
-    last = (own or frames or [None])[-1]
-    first, inside = (place, "") if last is None else (f"{last.filename}:{last.lineno}: ", last.name)
-    words = (str(error).strip().splitlines() or [""])[0]
-    return f"{first}{setting} raises {type(error).__name__}: {words}" + (
-        f" (in {inside})" if inside else ""
-    )
 
 
 def _named(function: Any, names: Collection[str]) -> frozenset[str]:

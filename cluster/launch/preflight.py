@@ -47,7 +47,7 @@ from islands.mesh_shape import misfits
 from islands.sources import find_source
 from islands.stream_checks import stream_problems
 from islands.task import Params, Task
-from islands.trainable import of_loss, of_parameters, shapes_of
+from islands.trainable import first_heldout, of_loss, of_parameters, shapes_of
 
 T = TypeVar("T")
 BEFORE_BEGIN = frozenset({"ray.log", REPORT, COPY})
@@ -218,10 +218,10 @@ def _layout(draft: Draft, found: _Found) -> Layout | None:
         return layout
     for size in sorted({EVALUATION_BATCH, *(group.batch_size for group in config.islands)}):
         stream = found.ask(lambda size=size: task.stream(size))
-        heldout = found.ask(lambda size=size: task.heldout(size))
-        if heldout is not None and layout is not None:
-            found.say(*of_loss(task, shapes, heldout[0]))
-        if stream is not None and heldout is not None and not is_our_task:
+        first = found.ask(lambda size=size: first_heldout(task, size))
+        if first is not None and layout is not None:
+            found.say(*of_loss(task, shapes, first))
+        if stream is not None and first is not None and not is_our_task:
             windows = config.data.lease_windows
-            found.say(*stream_problems(task, stream, size, windows, heldout[0]))
+            found.say(*stream_problems(task, stream, size, windows, first))
     return layout

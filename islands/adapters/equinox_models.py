@@ -32,6 +32,7 @@ from islands.state_tree import KEY
 from islands.task import Task, leaf_path
 from islands.task_helpers import Arrays
 from islands.user_code import asked
+from islands.user_lines import place_of
 
 MakeModel = Callable[[jax.Array], Any]
 """A JAX key -> the model, an `equinox.Module`."""
@@ -96,6 +97,7 @@ def equinox_task(
         init_state=(lambda key: nested(structure.initial(key)[1])) if structure.states else None,
         loss=call,
         user_loss=loss,
+        user_init=make_model,
         embeddings=lambda path: path in structure.embeddings,
     )
     return task_of(parts, given, name=name, stacked=stacked, frozen=frozen)
@@ -151,14 +153,16 @@ class _Structure:
         equinox = library("equinox", "Equinox", "equinox")
         make, key = equinox.nn.make_with_state(make_model), jax.random.key(0)
 
+        place = place_of(make_model)
+
         def trace() -> tuple[Any, Any]:
             whole = equinox.filter_eval_shape(make_model, key)
             return whole, equinox.filter_eval_shape(make, key)
 
-        whole, (model, state) = asked(f"{setting} make_model", trace)
+        whole, (model, state) = asked(f"{setting} make_model", trace, place=place)
         arrays = {path: leaf for path, leaf in leaves_of(model).items() if _is_array(leaf)}
         wrong = [
-            f"{setting} {path or 'the model'} is {leaf.dtype}{list(leaf.shape)}: only "
+            f"{place}{setting} {path or 'the model'} is {leaf.dtype}{list(leaf.shape)}: only "
             "floating-point arrays are trained; make it a static field, or compute it in the call"
             for path, leaf in arrays.items()
             if not jnp.issubdtype(leaf.dtype, jnp.floating)
@@ -166,8 +170,8 @@ class _Structure:
         names = _state_paths(equinox, whole)
         values = jax.tree.leaves(state)
         wrong += [
-            f"{setting} {path} is state of type {leaf.dtype}: only numbers and booleans can be "
-            "merged; make random keys from the argument `key` of the loss"
+            f"{place}{setting} {path} is state of type {leaf.dtype}: only numbers and booleans can "
+            "be merged; make random keys from the argument `key` of the loss"
             for path, leaf in zip(names, values, strict=True)
             if not (jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype == jnp.bool_)
         ]

@@ -29,6 +29,7 @@ from islands.state_tree import FROZEN, KEY, named_arguments
 from islands.task import Batch, Task
 from islands.task_helpers import Arrays
 from islands.user_code import asked
+from islands.user_lines import place_of
 
 PARAMS, STATS = "params", "batch_stats"
 """The collections of a module that a task may have."""
@@ -95,12 +96,16 @@ def linen_task(
             raise ValueError("it never calls its first argument, apply")
         return linen.unbox(apply.variables)
 
-    shapes = asked(f"task {name}: the loss", lambda: jax.eval_shape(initial, jax.random.key(0)))
+    shapes = asked(
+        f"task {name}: the loss",
+        lambda: jax.eval_shape(initial, jax.random.key(0)),
+        place=place_of(loss),
+    )
     others = [path for path in leaves_of(shapes) if path.partition("/")[0] not in (PARAMS, STATS)]
     if others:
         raise UserMistake(
-            f"task {name}: {', '.join(others)}: the collection params is trained, batch_stats is "
-            "merged as state, and no other can be; compute it in the call"
+            f"{place_of(type(module))}task {name}: {', '.join(others)}: the collection params is "
+            "trained, batch_stats is merged as state, and no other can be; compute it in the call"
         )
 
     def call(step: LossInputs) -> tuple[Any, Any, Any]:
@@ -117,6 +122,7 @@ def linen_task(
         init_state=(lambda key: made(key)[STATS]) if STATS in shapes else None,
         loss=call,
         user_loss=loss,
+        user_init=loss,
         embeddings=lambda path: path in embeddings,
     )
     return task_of(parts, given, name=name, stacked=stacked, frozen=frozen)

@@ -14,6 +14,7 @@ from islands.sources import DataSpec
 from islands.state_tree import FROZEN, KEY, named_arguments
 from islands.task import Task
 from islands.task_helpers import Arrays, supervised_task, text_task
+from islands.user_lines import wrapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class ModelParts:
     """The inputs of a loss -> loss, new state, metrics."""
     user_loss: Callable[..., Any]
     """The user's loss, whose arguments `key` and `frozen` are passed on."""
+    user_init: Callable[..., Any]
+    """The user's function that makes the model; a message about parameters begins with its line."""
     embeddings: Callable[[str], bool]
     """The path of a parameter -> whether it is an embedding."""
 
@@ -97,13 +100,16 @@ def task_of(
     frozen: Callable[[], Any] | None,
 ) -> Task:
     """Return the task of a model's parts."""
-    loss = _with_arguments(parts, has_frozen=FROZEN in named_arguments(parts.user_loss))
-    common: dict[str, Any] = {"name": name, "init_state": parts.init_state, "frozen": frozen}
+    has_frozen = FROZEN in named_arguments(parts.user_loss)
+    loss = wrapping(_with_arguments(parts, has_frozen=has_frozen), parts.user_loss)
+    init, state = wrapping(parts.init, parts.user_init), parts.init_state
+    init_state = None if state is None else wrapping(state, parts.user_init)
+    common: dict[str, Any] = {"name": name, "init_state": init_state, "frozen": frozen}
     if data.examples is None or data.classes is None:
-        task = text_task(parts.init, loss, data.spec, vocabulary=data.vocabulary, **common)
+        task = text_task(init, loss, data.spec, vocabulary=data.vocabulary, **common)
     else:
         examples, classes = data.examples, data.classes
-        task = supervised_task(parts.init, loss, examples, data.spec, classes=classes, **common)
+        task = supervised_task(init, loss, examples, data.spec, classes=classes, **common)
     return replace(
         task,
         embedding=parts.embeddings,

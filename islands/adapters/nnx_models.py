@@ -31,6 +31,7 @@ from islands.sources import DataSpec
 from islands.task import Task
 from islands.task_helpers import Arrays
 from islands.user_code import asked
+from islands.user_lines import place_of
 
 MakeModel = Callable[[Any], Any]
 """`nnx.Rngs` -> the model, an `nnx.Module`."""
@@ -89,6 +90,7 @@ def nnx_task(
         init_state=(lambda key: nested(model.initial(key, "BatchStat"))) if model.stats else None,
         loss=call,
         user_loss=loss,
+        user_init=make_model,
         embeddings=lambda path: path in model.embeddings,
     )
     return task_of(parts, given, name=name, stacked=stacked, frozen=frozen)
@@ -138,20 +140,21 @@ class _Structure:
 
         Errors: `UserMistake` if it raises, or returns what cannot be trained.
         """
-        nnx = library("flax.nnx", "Flax", "flax")
+        nnx, place = library("flax.nnx", "Flax", "flax"), place_of(make_model)
         model = asked(
             f"{setting} make_model",
             lambda: nnx.eval_shape(lambda: make_model(nnx.Rngs(jax.random.key(0)))),
+            place=place,
         )
         if not isinstance(model, nnx.Module):
             raise UserMistake(
-                f"{setting} make_model returns a {type(model).__name__}, and must return an "
+                f"{place}{setting} make_model returns a {type(model).__name__}, and must return an "
                 "nnx.Module"
             )
         graph, state = nnx.split(model)
         variables = dict(nnx.to_flat_state(state))
         if problems := [*_problems(nnx, variables), *_bare_arrays(nnx, model)]:
-            raise UserMistake("\n".join(f"{setting} {problem}" for problem in problems))
+            raise UserMistake("\n".join(f"{place}{setting} {problem}" for problem in problems))
         embeds = [path for path, node in nnx.iter_graph(model) if isinstance(node, nnx.Embed)]
         return cls(
             nnx=nnx,

@@ -283,10 +283,17 @@ def whole(data):
 """
 MIXED = (
     "task mixed: parameter blocks/mlp/up is float8_e5m2[2,64,160]: hold it in float32, bfloat16 or "
-    "float16\n"
+    "float16",
     "task mixed: parameter step is int32[]: only float32 can be trained and merged; make it a "
-    "constant of the task, or a part of its batches\n"
+    "constant of the task, or a part of its batches",
 )
+
+
+def mixed() -> str:
+    """Return the message about the task `mixed`, each problem with the line of its `init`."""
+    file = sys.modules["tasks_that_are_unfit"].__file__
+    where = f"{file}:{UNFIT.splitlines().index('    def init(seed):') + 1}"
+    return "".join(f"{where}: {problem}\n" for problem in MIXED)
 
 
 @pytest.fixture
@@ -302,7 +309,8 @@ def unfit(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("unfit")
 def test_untrainable_parameters_are_named_before_the_start(cli: Cli, here: Path) -> None:
-    assert refused(cli, here) == f"archipelago: {MIXED}"
+    said = refused(cli, here)
+    assert said == f"archipelago: {mixed()}"
     said = refused(cli, here, "--set", "task.target=tasks_that_are_unfit:by_example")
     for size in (2, 16):  # an island's batch, and the evaluator's
         assert f"loss gives float32[64] for a batch of int32[{size},17]: it must be" in said
@@ -328,7 +336,7 @@ def test_refuses_whole_model_init_for_islands_of_several_hosts(
 @pytest.mark.usefixtures("unfit")
 def test_untrainable_parameters_are_reported_with_other_mistakes(cli: Cli, here: Path) -> None:
     said = refused(cli, here, "--set", "data.source=nowhere", "--set", "sync.outer.target=no:where")
-    assert MIXED in said
+    assert mixed() in said
     assert "data.source = 'nowhere': there is no such file or folder" in said
     assert "sync.outer.target" in said
 
@@ -338,7 +346,7 @@ def test_job_refuses_a_submitted_run(cli: Cli, here: Path, monkeypatch: pytest.M
     """The user's module need not exist where the run is submitted."""
     monkeypatch.setenv("HOME", str(here / "home"))
     code, out, err = cli("job", "run.toml", "--set", "run.name=mine")
-    assert (code, out, err) == (2, "", f"archipelago: {MIXED}")
+    assert (code, out, err) == (2, "", f"archipelago: {mixed()}")
     assert not ray.is_initialized()
 
 
@@ -346,7 +354,7 @@ def test_evaluator_refuses_an_untrainable_task(unfit: Path) -> None:
     """The evaluator's code may differ from that of the process that started the run."""
     with pytest.raises(UserMistake) as caught:
         Evaluator(load(unfit))
-    assert f"{caught.value}\n" == MIXED
+    assert f"{caught.value}\n" == mixed()
 
 
 def test_refuses_a_run_too_large_for_the_object_store(cli: Cli, here: Path) -> None:

@@ -92,6 +92,8 @@ def test_task_that_cannot_be_pickled_is_refused_with_the_variable() -> None:
     with pytest.raises(UserMistake, match=reason) as refusal:
         settings_of(locked)
     assert "make that object inside the function" in str(refusal.value)
+    where = f"{__file__}:{locked.__code__.co_firstlineno}"
+    assert str(refusal.value).startswith(f"{where}: task tests.archipelago.test_travelling_task:")
 
 
 def test_task_that_is_too_large_is_refused_with_its_largest_variable() -> None:
@@ -204,7 +206,9 @@ def test_optimizer_that_cannot_be_pickled_is_refused_with_the_variable() -> None
     def locked() -> optax.GradientTransformation:
         return optax.sgd(0.1 if lock.locked() else 0.2)
 
-    with pytest.raises(UserMistake, match=r"optimizer .*locked does not travel.*variable lock"):
+    where = re.escape(f"{__file__}:{locked.__code__.co_firstlineno}: ")
+    reason = rf"^{where}optimizer .*locked does not travel.*variable lock"
+    with pytest.raises(UserMistake, match=reason):
         with_optimizer({}, locked)
 
 

@@ -168,8 +168,8 @@ def test_sound_task_with_a_loop_may_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("evaluated", "more", "message"),
     [
-        ("bad", "", r"task own: evaluate raises KeyError: 'v' \(.*a_loop.py:\d+, in bad\)"),
-        ("several", "", "task own: evaluate raises TypeError"),
+        ("bad", "", r"a_loop.py:\d+: task own: evaluate raises KeyError: 'v' \(in bad\)"),
+        ("several", "", r"a_loop.py:\d+: task own: evaluate raises TypeError"),
         ("evaluate", '[optimizer]\nkind = "adamw"\n', "optimizer.kind: has no effect: the loop of"),
         ("evaluate", '[sync]\nmoments = "mean"\n', "sync.moments: "),
         ("evaluate", "[monitor.evaluator]\nhosts = 2\n", "2 hosts cannot share the evaluate of"),

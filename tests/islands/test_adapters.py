@@ -423,6 +423,9 @@ def raising(key: Any) -> Any:
     raise RuntimeError("no such layer")
 
 
+RAISED = f"{__file__}:{raising.__code__.co_firstlineno + 1}: "
+
+
 def plain(model: Any, batch: Any) -> jax.Array:
     return of_text(model, batch)
 
@@ -452,11 +455,11 @@ def plain(model: Any, batch: Any) -> jax.Array:
         ),
         (
             lambda data: archipelago.nnx_task(raising, plain, data),
-            ["task nnx: make_model raises RuntimeError: no such layer", "in raising)"],
+            [f"{RAISED}task nnx: make_model raises RuntimeError: no such layer", "in raising)"],
         ),
         (
             lambda data: archipelago.equinox_task(raising, plain, data),
-            ["task equinox: make_model raises RuntimeError: no such layer", "in raising)"],
+            [f"{RAISED}task equinox: make_model raises RuntimeError: no such layer", "in raising)"],
         ),
         (
             lambda data: archipelago.nnx_task(EquinoxText, plain, data),
@@ -494,6 +497,19 @@ def test_parameter_that_the_loss_assigns_is_refused(tmp_path: Path) -> None:
     task = archipelago.nnx_task(NnxText, loss, data_spec(str(sums(tmp_path)), window=16))
     (problem,) = of_loss(task, shapes_of(task), task.heldout(4)[0])
     assert "the loss assigns the parameter out/bias" in problem
+    assert problem.startswith(f"{__file__}:{loss.__code__.co_firstlineno}: task nnx: loss raises ")
+
+
+@pytest.mark.parametrize("make", [archipelago.nnx_task, archipelago.equinox_task])
+def test_messages_begin_with_the_line_of_the_users_loss(make: Any, tmp_path: Path) -> None:
+    def no_scalar(model: Any, batch: Any) -> jax.Array:
+        return jnp.ones(3)
+
+    model = NnxText if make is archipelago.nnx_task else EquinoxText
+    task = make(model, no_scalar, data_spec(str(sums(tmp_path)), window=16))
+    (problem,) = of_loss(task, shapes_of(task), task.heldout(4)[0])
+    where = f"{__file__}:{no_scalar.__code__.co_firstlineno}"
+    assert problem.startswith(f"{where}: task {task.name}: loss gives float32[3]"), problem
 
 
 def test_state_that_is_not_returned_is_refused() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import sys
 from pathlib import Path
 
 import jax
@@ -13,6 +15,7 @@ from coordinator.errors import UserMistake
 from coordinator.protocol import Lease
 from islands.sources import DataSpec
 from islands.task import Option, Task, leaf_path, load_task
+from islands.trainable import first_heldout
 from tests.given import data_spec
 
 
@@ -85,6 +88,15 @@ def wrong(data):
     return "no task"
 def imports(data):
     import a_package_that_is_missing
+def raises(data):
+    raise ValueError("no such shape")
+def streams(data):
+    import dataclasses
+    def stream(batch_size):
+        return {}[batch_size]
+    return dataclasses.replace(make(data, 1), stream=stream, tokens=lambda batch: 1 / 0)
+def ours(data):
+    return load_task("byte-tinny", None, {}, data)
 """
 
 
@@ -140,7 +152,75 @@ def test_mistakes_are_explained(
     assert says in str(caught.value)
 
 
+def line_with(words: str) -> str:
+    """Return "file:line" of the first line of the imported module that has these words."""
+    number = next(n for n, line in enumerate(MINE.splitlines(), 1) if words in line)
+    return f"{sys.modules['my_module_of_tasks'].__file__}:{number}"
+
+
 @pytest.mark.usefixtures("mine")
-def test_error_in_user_code_is_raised_unchanged(text: DataSpec) -> None:
-    with pytest.raises(ModuleNotFoundError, match="a_package_that_is_missing"):
-        load_task(None, "my_module_of_tasks:imports", {}, text)
+@pytest.mark.parametrize(
+    ("name", "words", "says"),
+    [
+        (
+            "imports",
+            "import a_package",
+            "raises ModuleNotFoundError: No module named 'a_package_that_is_missing' (in imports)",
+        ),
+        ("raises", "raise ValueError", "raises ValueError: no such shape (in raises)"),
+        ("wrong", "def wrong", "returned str, not a Task"),
+    ],
+)
+def test_error_in_user_code_is_reported_with_its_line_first(
+    name: str, words: str, says: str, text: DataSpec
+) -> None:
+    target = f"my_module_of_tasks:{name}"
+    with pytest.raises(UserMistake) as caught:
+        load_task(None, target, {}, text)
+    assert str(caught.value) == f"{line_with(words)}: task.target = '{target}' {says}"
+
+
+@pytest.mark.usefixtures("mine")
+def test_error_in_user_code_keeps_its_traceback(text: DataSpec) -> None:
+    with pytest.raises(UserMistake) as caught:
+        load_task(None, "my_module_of_tasks:raises", {}, text)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+@pytest.mark.usefixtures("mine")
+def test_errors_of_the_functions_of_a_task_have_their_line_first(text: DataSpec) -> None:
+    task = load_task(None, "my_module_of_tasks:streams", {}, text)
+    with pytest.raises(UserMistake) as caught:
+        task.stream(4)
+    where = line_with("return {}[batch_size]")
+    assert str(caught.value) == f"{where}: task mine: stream raises KeyError: 4 (in stream)"
+    with pytest.raises(UserMistake) as caught:
+        first_heldout(task, 4)
+    where = line_with("1 / 0")
+    begins = f"{where}: task mine: tokens raises ZeroDivisionError: division by zero"
+    assert str(caught.value).startswith(begins)
+
+
+@pytest.mark.usefixtures("mine")
+def test_error_of_ours_in_user_code_is_raised_unchanged(text: DataSpec) -> None:
+    with pytest.raises(UserMistake, match=r"^task\.preset = 'byte-tinny': did you mean"):
+        load_task(None, "my_module_of_tasks:ours", {}, text)
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize(
+    ("source", "line", "says"),
+    [
+        ("x = 1\nimport a_package_that_is_missing\n", 2, "no module 'a_package_that_is_missing'"),
+        ("x = 1\n\ny = x / 0\n", 3, "the import raises ZeroDivisionError: division by zero"),
+        ("x = 1\ny = = 2\n", 2, "the import raises SyntaxError: invalid syntax"),
+    ],
+)
+def test_module_that_cannot_be_imported_is_reported_with_its_line_first(
+    source: str, line: int, says: str, text: DataSpec, tmp_path: Path
+) -> None:
+    module = f"module_{hashlib.sha256(source.encode()).hexdigest()[:8]}"
+    (path := tmp_path / f"{module}.py").write_text(source)
+    with pytest.raises(UserMistake) as caught:
+        load_task(None, f"{module}:make", {}, text)
+    assert str(caught.value).startswith(f'{path}:{line}: task.target = "{module}:make": {says}')

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +17,16 @@ import numpy as np
 import pytest
 
 from coordinator.errors import UserMistake
+from islands.precision import in_precision
+from islands.state_tree import in_one_tree
 from islands.task import Batch, Params, Task, load_task
-from islands.trainable import of_loss, of_parameters, shapes_of
+from islands.task_helpers import seeded
+from islands.trainable import first_heldout, of_loss, of_parameters, shapes_of
 from tests.given import data_spec
 
 BATCH = np.zeros((4, 9), np.int32)
+LINE_FIRST = re.compile(rf"{re.escape(__file__)}:\d+: task mine: ")
+"""The beginning of a message about a function of this file."""
 
 
 def sum_of_squares(params: Params, batch: Batch) -> jax.Array:
@@ -31,6 +40,13 @@ def sound(tmp_path: Path) -> Task:
     return replace(
         task, name="mine", init=lambda seed: {"w": jnp.ones((2, 3))}, loss=sum_of_squares
     )
+
+
+def line_of(function: Callable[..., Any], text: str | None = None) -> str:
+    """Return "file:line" of a function, or of a line within it."""
+    lines, first = inspect.getsourcelines(function)
+    inside = 0 if text is None else next(i for i, line in enumerate(lines) if text in line)
+    return f"{__file__}:{first + inside}"
 
 
 def parameters(sound: Task, init: Callable[[], Any]) -> list[str]:
@@ -98,7 +114,7 @@ BLOCKS = {name: jnp.ones((2, 3), jnp.float8_e4m3fn) for name in ("key", "norm", 
 )
 def test_names_untrainable_parameters(sound: Task, init: Callable[[], Any], says: str) -> None:
     (problem,) = parameters(sound, init)
-    assert problem.startswith("task mine: ")
+    assert problem.startswith(f"{line_of(parameters, 'init()')}: task mine: ")
     assert says in problem
 
 
@@ -120,9 +136,10 @@ def a_defect(seed: int) -> Params:
 def test_error_in_init_is_reported_with_its_line(sound: Task) -> None:
     with pytest.raises(UserMistake) as caught:
         shapes_of(replace(sound, init=a_defect))
-    line = a_defect.__code__.co_firstlineno + 1
-    assert "task mine: init raises TypeError: add got incompatible shapes" in str(caught.value)
-    assert f"({Path(__file__)}:{line}, in a_defect)" in str(caught.value)
+    where = line_of(a_defect, "jnp.ones(3)")
+    begins = f"{where}: task mine: init raises TypeError: add got incompatible shapes"
+    assert str(caught.value).startswith(begins)
+    assert str(caught.value).endswith("(in a_defect)")
 
 
 @jax.custom_vjp
@@ -165,7 +182,7 @@ def test_reports_a_loss_that_cannot_be_minimized(
 ) -> None:
     task = replace(sound, loss=loss)
     (problem,) = of_loss(task, shapes_of(task), BATCH)
-    assert problem.startswith("task mine: ")
+    assert LINE_FIRST.match(problem), problem
     assert says in problem
 
 
@@ -232,7 +249,7 @@ def test_names_a_leaf_without_a_gradient(
 ) -> None:
     task = replace(sound, init=init, loss=loss)
     (problem,) = of_loss(task, shapes_of(task), BATCH)
-    assert problem.startswith("task mine: ")
+    assert LINE_FIRST.match(problem), problem
     assert says in problem
 
 
@@ -246,3 +263,75 @@ def test_accepts_a_leaf_that_only_some_batches_use(sound: Task) -> None:
 
     task = replace(sound, init=lambda seed: {"w": jnp.ones(2), "rare": jnp.ones(2)}, loss=loss)
     assert of_loss(task, shapes_of(task), BATCH) == []
+
+
+# --- the user's line in each wrapper --------------------------------------------------------------
+
+
+def of_state(params: Params, state: Any, batch: Batch) -> Any:
+    return jnp.sum(params["w"]) + 0 * jnp.sum(batch), ({"mean": state["mean"][:1]}, {})
+
+
+def no_scalar(params: Params, batch: Batch, key: Any = None) -> Any:
+    return params["w"]
+
+
+def evaluates(params: Params, batch: Batch) -> Any:
+    return jnp.ones(3)
+
+
+def from_key(key: jax.Array) -> Params:
+    return {"w": jnp.ones(2, jnp.int8)}
+
+
+def state_of_bytes(seed: int) -> Any:
+    return {"mean": np.zeros(2, np.int8)}
+
+
+def test_state_that_changes_its_form_is_refused_with_the_line_of_the_loss(sound: Task) -> None:
+    given = replace(sound, loss=of_state, init_state=lambda seed: {"mean": jnp.zeros(2)})
+    task = in_precision(in_one_tree(given), "bfloat16", "all")
+    (problem,) = of_loss(task, shapes_of(task), BATCH)
+    assert problem.startswith(f"{line_of(of_state)}: task mine: loss must return (loss, (state")
+
+
+def test_state_that_cannot_be_merged_is_refused_with_the_line_of_its_function(sound: Task) -> None:
+    task = in_one_tree(replace(sound, loss=of_state, init_state=state_of_bytes))
+    (problem,) = of_parameters(task, shapes_of(task))
+    assert problem.startswith(f"{line_of(state_of_bytes)}: task mine: parameter state/mean is int8")
+
+
+def test_lines_are_those_within_partials_jit_and_our_helpers(sound: Task) -> None:
+    task = replace(sound, init=seeded(from_key), loss=jax.jit(partial(no_scalar, key=None)))
+    (problem,) = of_parameters(task, shapes_of(task))
+    assert problem.startswith(f"{line_of(from_key)}: task mine: parameter w is int8[2]")
+    task = replace(task, init=sound.init)
+    (problem,) = of_loss(task, shapes_of(task), BATCH)
+    assert problem.startswith(f"{line_of(no_scalar)}: task mine: loss gives float32[2,3]")
+
+
+def test_evaluation_is_refused_with_its_own_line(sound: Task) -> None:
+    task = replace(sound, eval_loss=evaluates)
+    (problem,) = of_loss(task, shapes_of(task), BATCH)
+    assert problem.startswith(f"{line_of(evaluates)}: task mine: eval_loss gives float32[3]")
+
+
+def test_line_of_the_user_comes_before_that_of_a_library_that_raises(sound: Task) -> None:
+    def reads(params: Params, batch: Batch) -> Any:
+        return json.loads("not JSON")
+
+    task = replace(sound, loss=reads)
+    (problem,) = of_loss(task, shapes_of(task), BATCH)
+    where = line_of(reads, "json.loads")
+    assert problem.startswith(f"{where}: task mine: loss raises JSONDecodeError: ")
+
+
+def no_batches(batch_size: int) -> list[Batch]:
+    return []
+
+
+def test_task_without_heldout_batches_is_refused_with_its_line(sound: Task) -> None:
+    with pytest.raises(UserMistake) as caught:
+        first_heldout(replace(sound, heldout=no_batches), 8)
+    begins = f"{line_of(no_batches)}: task mine: heldout returns no batches of size 8"
+    assert str(caught.value).startswith(begins)
