@@ -64,6 +64,7 @@ def test_lock_step_run_is_reproduced_bit_for_bit(wire: str) -> None:
             "--set", f"sync.wire_up={wire}", "--set", f"sync.wire_down={wire}",
         )  # fmt: skip
         assert done.code == 0, done.err
+        assert len([*(here.folder / "joined").iterdir()]) >= ISLANDS, "they began together"
         again = here.start_python("-m", "archipelago.lab.training", str(here.run_dir))
         twin = finish(again)
         assert twin.code == 0, twin.err
