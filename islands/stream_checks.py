@@ -14,7 +14,7 @@ from coordinator.errors import UserMistake
 from coordinator.protocol import Lease
 from islands.stream_like import Batch, StreamLike
 from islands.task import Task, leaf_path
-from islands.user_functions import place_of, raised_by
+from islands.user_lines import place_of, raised_by
 
 log = logging.getLogger("archipelago.data")
 MEMBERS = ("batch_size", "add", "next", "cursor", "remaining")
