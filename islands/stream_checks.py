@@ -53,7 +53,8 @@ def stream_problems(
         place, kind = place_of_stream(task, stream), type(stream).__name__
         setting = f"task {task.name}: stream({batch_size}) returns a {kind}, which"
         try:
-            compared = None if task.loop is not None else heldout
+            own_evaluation = task.loop is not None or task.eval_loss is not None
+            compared = None if own_evaluation else heldout
             for problem in _problems(stream, batch_size, lease_windows, compared):
                 found.append(f"{place}{setting} {problem}")
                 return
@@ -137,7 +138,7 @@ def _of_cursor(stream: StreamLike, wanted: Lease, when: str) -> Iterator[str]:
 
 
 def _of_batch(batch: Batch, batch_size: int, heldout: Batch) -> Iterator[str]:
-    """Yield how a batch differs from a held-out one, which may have fewer windows."""
+    """Yield how a batch differs from a held-out one, which may have other and fewer windows."""
     try:
         ours, theirs = (jax.eval_shape(_same, each) for each in (batch, heldout))
     except TypeError:
@@ -148,8 +149,8 @@ def _of_batch(batch: Batch, batch_size: int, heldout: Batch) -> Iterator[str]:
     if forms[0] != forms[1] or not all(whole):
         yield (
             f"gives a batch of {_shown(ours)}, and held-out batches have {_shown(theirs)}: both "
-            f"must have the same arrays and types, with {batch_size} windows on the first axis of "
-            "this one"
+            f"must have the same arrays, axes and types, with {batch_size} windows on the first "
+            "axis of this one"
         )
 
 
@@ -157,9 +158,10 @@ def _same(batch: Batch) -> Batch:
     return batch
 
 
-def _form(batch: Batch) -> Iterator[tuple[str, tuple[int, ...], str]]:
+def _form(batch: Batch) -> Iterator[tuple[str, int, str]]:
+    """Yield path, number of axes and type of each array."""
     for keys, leaf in jax.tree_util.tree_flatten_with_path(batch)[0]:
-        yield leaf_path(keys), leaf.shape[1:], str(leaf.dtype)
+        yield leaf_path(keys), leaf.ndim, str(leaf.dtype)
 
 
 def _shown(batch: Batch) -> str:

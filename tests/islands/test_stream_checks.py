@@ -185,6 +185,18 @@ def test_object_that_is_no_source_is_refused_by_the_line_of_the_task() -> None:
     assert "has no `batch_size`, `add`, `next`, `cursor`, `remaining`" in problem
 
 
+def test_held_out_windows_may_have_another_length() -> None:
+    """An own loss of the evaluation may even have other arrays."""
+    stream, heldout = TASK.stream(BATCH), TASK.heldout(BATCH)[0]
+    longer = {name: np.repeat(array, 2, axis=-1) for name, array in heldout.items()}
+    assert stream_problems(TASK, stream, BATCH, LEASE_WINDOWS, longer) == []
+    other = {"other": heldout}
+    own = replace(TASK, eval_loss=lambda params, batch: 0.0)
+    assert stream_problems(own, TASK.stream(BATCH), BATCH, LEASE_WINDOWS, other) == []
+    (problem,) = stream_problems(TASK, TASK.stream(BATCH), BATCH, LEASE_WINDOWS, other)
+    assert "must have the same arrays, axes and types" in problem
+
+
 def test_class_without_a_source_file_is_named_by_its_code() -> None:
     """A class of a notebook is like this."""
     names: dict[str, Any] = {"Generated": Generated, "__name__": "__main__"}
