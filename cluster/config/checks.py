@@ -178,6 +178,7 @@ CHECKS: tuple[FieldCheck, ...] = (
     region_checks.regions_have_islands,
     region_checks.needed_kinds_may_leave,
     region_checks.evaluator_reads_no_region,
+    region_checks.buckets_are_read_in_their_region,
     region_checks.regions_read_no_other,
     reads("run.mode", "sync.wire_up", "islands", "optimizer.loss_scale")(problems_of_ring),
     reads("run.mode", "sync.overlap", "sync.fragments")(problems_of_streaming),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterator
-from itertools import combinations
-from pathlib import PurePosixPath
+from itertools import combinations, takewhile
+from pathlib import Path, PurePath, PurePosixPath
 from urllib.parse import urlsplit
 
 from cluster.config.field_check import reads
@@ -76,6 +76,27 @@ def evaluator_reads_no_region(config: Config) -> Iterator[Problem]:
 
 
 @reads("regions", "islands")
+def buckets_are_read_in_their_region(config: Config) -> Iterator[Problem]:
+    """Check that labels bind islands to nodes if every node can read the corpus of their region.
+
+    A path on a disk is not checked: studies on one machine have no labels.
+    """
+    for number, group in enumerate(config.islands):
+        region = config.region_of(group)
+        if region is None or group.label_selector or Leaving.CORPUS in region.may_leave:
+            continue
+        if in_bucket(region.data):
+            name = group.region
+            yield Problem(
+                f"islands.{number}.label_selector",
+                f"is missing, and the corpus of region {name} is in a bucket (regions.{name}.data),"
+                " which nodes of other regions can read, too; write label_selector = {region = "
+                f'"{name}"}} and start the nodes of the region with `ray start '
+                f'--labels=region={name}`, or add "corpus" to regions.{name}.may_leave',
+            )
+
+
+@reads("regions", "islands")
 def regions_read_no_other(config: Config) -> Iterator[Problem]:
     """Check that no region reads the corpus of another one.
 
@@ -84,37 +105,70 @@ def regions_read_no_other(config: Config) -> Iterator[Problem]:
     for (one, first), (two, second) in combinations(config.regions.items(), 2):
         if not overlap(first.data, second.data):
             continue
-        groups = [group for group in config.islands if group.region in (one, two)]
-        if in_bucket(first.data) or not all(group.label_selector for group in groups):
+        if in_bucket(first.data) or not _on_nodes_apart(config, one, two):
             yield Problem(
                 f"regions.{two}.data",
                 f"is also the corpus of region {one}, or part of it, or contains it; give each "
-                "region its own, or bind the groups to nodes with label_selector if the paths are "
-                "on different disks",
+                "region its own, or, if the paths are on different disks, one key of "
+                "label_selector in all groups of both regions, with another plain value in each "
+                f'region, such as {{region = "{one}"}} and {{region = "{two}"}}',
             )
 
 
+def _on_nodes_apart(config: Config, one: str, two: str) -> bool:
+    """Return whether no node can have the labels of groups of both regions."""
+    first, second = (
+        [group.label_selector or {} for group in config.islands if group.region == name]
+        for name in (one, two)
+    )
+    if not first or not second:
+        return True  # a region without islands has a problem of its own
+    common = set[str].intersection(*({*labels} for labels in (*first, *second)))
+    return any(
+        all(_is_plain(labels[key]) for labels in (*first, *second))
+        and {labels[key] for labels in first}.isdisjoint(labels[key] for labels in second)
+        for key in common
+    )
+
+
+def _is_plain(value: str) -> bool:
+    """Return whether a condition on a label names one value, unlike `in(a,b)` and `!a`."""
+    return not value.startswith(("!", "in("))
+
+
 def overlap(one: str, two: str) -> bool:
-    """Return whether one source is the other one, or one contains the other."""
+    """Return whether one source is the other one, or one contains the other.
+
+    Paths overlap as they are written or without their symbolic links.
+    """
     if STDLIB in (one, two):
         return one == two
-    parts = [_parts(each) for each in (one, two)]
-    shorter = min(map(len, parts))
-    return parts[0][:shorter] == parts[1][:shorter]
+    return any(
+        all(part == other for part, other in zip(first, second, strict=False))
+        for first in _places(one)
+        for second in _places(two)
+    )
 
 
-def _parts(source: str) -> tuple[str, ...]:
-    """Return the store and the path of a source; the path of a glob ends before its first wildcard.
+def _places(source: str) -> set[tuple[str, ...]]:
+    """Return the store and the path of a source: as written, and without symbolic links.
 
-    Options of a URI do not count.
+    The path of a glob ends before its first wildcard. Options of a URI do not count.
     """
     if in_bucket(source):
         url = urlsplit(source)
-        store = ("gs" if url.scheme == "gcs" else url.scheme, url.netloc)
-        path = PurePosixPath(url.path)
-    else:
-        store = ("file",)
-        path = PurePosixPath(os.path.abspath(os.path.expanduser(source)))
-    parts = [part for part in path.parts if part != "/"]
-    magic = [number for number, part in enumerate(parts) if glob.has_magic(part)]
-    return (*store, *parts[: magic[0] if magic else None])
+        store = "gs" if url.scheme == "gcs" else url.scheme
+        return {(store, url.netloc, *_fixed(PurePosixPath(url.path)))}
+    given = Path(os.path.expanduser(source))
+    exists = os.path.lexists(given)  # a name may have wildcards
+    path = given if exists else Path(given.anchor, *_fixed(given))
+    return {
+        ("file", *_fixed(PurePosixPath(os.path.abspath(given)))),
+        ("file", *Path(os.path.realpath(path)).parts[1:]),
+    }
+
+
+def _fixed(path: PurePath) -> tuple[str, ...]:
+    """Return the parts of a path, without its root, before the first one with a wildcard."""
+    parts = path.parts[bool(path.anchor) :]
+    return tuple(takewhile(lambda part: not glob.has_magic(part), parts))

@@ -99,8 +99,9 @@ def test_run_without_regions_has_no_table_of_them() -> None:
         (
             {"eu": EU, "us": {"data": "/corpus/eu/part"}},
             "regions.us.data: is also the corpus of region eu, or part of it, or contains it; give "
-            "each region its own, or bind the groups to nodes with label_selector if the paths are "
-            "on different disks",
+            "each region its own, or, if the paths are on different disks, one key of "
+            "label_selector in all groups of both regions, with another plain value in each "
+            'region, such as {region = "eu"} and {region = "us"}',
         ),
     ],
 )
@@ -144,8 +145,63 @@ def test_regions_with_one_path_need_nodes_of_their_own() -> None:
     assert found.startswith("regions.us.data: is also the corpus of region eu")
 
 
+@pytest.mark.parametrize(
+    ("eu", "us", "apart"),
+    [
+        ({"zone": "a"}, {"zone": "b"}, True),
+        ({"zone": "a", "disk": "x"}, {"rack": "1", "disk": "y"}, True),
+        ({"zone": "a"}, {"zone": "a"}, False),
+        ({"zone": "a"}, {"rack": "1"}, False),
+        ({"zone": "in(a,b)"}, {"zone": "in(b,c)"}, False),
+        ({"zone": "a"}, {"zone": "!b"}, False),
+        ({"zone": "a"}, {}, False),
+    ],
+)
+def test_regions_with_one_path_need_different_values_of_one_label(
+    eu: dict[str, str], us: dict[str, str], *, apart: bool
+) -> None:
+    given = tables(eu=EU, us=EU)
+    for group, labels in zip(given["islands"], (eu, us), strict=True):
+        group["label_selector"] = labels
+    if apart:
+        parse(given)
+        return
+    (found,) = problems(given)
+    assert found.startswith("regions.us.data: is also the corpus of region eu")
+
+
+def test_all_groups_of_regions_with_one_path_need_the_label() -> None:
+    given = tables(eu=EU, us=EU)
+    for group in given["islands"]:
+        group["label_selector"] = {"zone": group["region"]}
+    given["islands"].append({"group": "b", "region": "us", "label_selector": {"zone": "us-b"}})
+    parse(given)
+    given["islands"][2]["label_selector"] = {"zone": "eu"}
+    (found,) = problems(given)
+    assert found.startswith("regions.us.data: is also the corpus of region eu")
+
+
+@pytest.mark.parametrize("data", ["s3://corpus/eu", "gs://corpus/eu/*.txt"])
+def test_corpus_in_a_bucket_needs_labels(data: str) -> None:
+    given = tables(eu={"data": data})
+    assert problems(given) == [
+        "islands.0.label_selector: is missing, and the corpus of region eu is in a bucket "
+        "(regions.eu.data), which nodes of other regions can read, too; write label_selector = "
+        '{region = "eu"} and start the nodes of the region with `ray start --labels=region=eu`, '
+        'or add "corpus" to regions.eu.may_leave'
+    ]
+    given["islands"][0]["label_selector"] = {"region": "eu"}
+    parse(given)
+
+
+def test_corpus_in_a_bucket_that_may_leave_needs_no_labels() -> None:
+    parse(tables(eu={"data": "s3://corpus/eu", "may_leave": ["delta", "report", "corpus"]}))
+
+
 def test_credentials_in_the_address_of_a_region_are_refused() -> None:
-    (found,) = problems(tables(eu={"data": "s3://b/eu?secret_key=abc"}))
+    given = tables(eu={"data": "s3://b/eu?secret_key=abc"})
+    given["islands"][0]["label_selector"] = {"region": "eu"}
+    (found,) = problems(given)
     assert found.startswith("regions.eu.data: holds credentials")
     assert "abc" not in found
 
@@ -170,3 +226,42 @@ def test_credentials_in_the_address_of_a_region_are_refused() -> None:
 )
 def test_overlap_of_two_sources(one: str, two: str, *, expected: bool) -> None:
     assert overlap(one, two) is overlap(two, one) is expected
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Path:
+    """Return a folder with a corpus `eu` and a symbolic link `public` to it."""
+    (tmp_path / "eu" / "texts").mkdir(parents=True)
+    (tmp_path / "public").symlink_to("eu", target_is_directory=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("public", True),
+        ("public/texts", True),
+        ("public/*.txt", True),
+        ("public/not-there/a.txt", True),
+        ("other", False),
+        ("oth*/a.txt", True),
+        ("public/../elsewhere", False),
+    ],
+)
+def test_symbolic_link_to_a_corpus_overlaps_with_it(
+    linked: Path, source: str, *, expected: bool
+) -> None:
+    one, two = str(linked / source), str(linked / "eu")
+    assert overlap(one, two) is overlap(two, one) is expected
+
+
+def test_link_whose_name_has_wildcards_overlaps_with_its_target(linked: Path) -> None:
+    (linked / "a" / "b").mkdir(parents=True)
+    (linked / "a" / "b" / "[all]").symlink_to(linked / "eu", target_is_directory=True)
+    assert overlap(str(linked / "a" / "b" / "[all]"), str(linked / "eu"))
+
+
+def test_evaluator_that_would_read_a_region_through_a_link_is_refused(linked: Path) -> None:
+    given = tables(eu={"data": str(linked / "eu")}) | {"data": {"source": str(linked / "public")}}
+    (found,) = problems(given)
+    assert found.startswith("data.source: is read by the evaluator")
