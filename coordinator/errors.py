@@ -14,6 +14,13 @@ class UserMistake(ArchipelagoError):
     """A mistake that the user can fix: shown without a traceback, exit code 2."""
 
 
+class SourceMistake(UserMistake):
+    """A source of data that is missing, empty or too small.
+
+    The message holds settings and counts, but no text of the data: it may leave a region.
+    """
+
+
 class RunFailed(ArchipelagoError):
     """A run that cannot continue; its files stay in its directory. Exit code 1."""
 

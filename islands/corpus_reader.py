@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coordinator.errors import UserMistake
+from coordinator.errors import SourceMistake, UserMistake
 from islands import token_files
 from islands.corpus import Corpus, windows_in
 from islands.data import text_tokens, token_index
@@ -93,7 +93,8 @@ def read_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus:
     _refuse(problems)
     assert read is not None, "nothing is left out where nothing was found"
     corpus = Corpus(data, read.train, read.heldout, read.end_token, read.masked)
-    _refuse(_too_small(corpus))
+    if too_small := _too_small(corpus):
+        raise SourceMistake("\n".join(too_small))
     return corpus
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.errors import UserMistake
+from coordinator.errors import SourceMistake, UserMistake
 from islands.data import token_index
 from islands.data.buckets import SourceFile, bucket_files, in_bucket, plain_uri
 from islands.data.formats import is_table
@@ -116,7 +116,7 @@ def root_and_files(data: DataSpec) -> tuple[Path | str, list[SourceFile]]:
         wanted = "text file"
         if wants_tables:
             wanted = "Parquet file, Arrow file or file of JSON lines (data.column is set)"
-        raise UserMistake(
+        raise SourceMistake(
             f"data.source = {plain_uri(data.source)!r} is empty: no {wanted} is below it"
         )
     return root, files
@@ -141,7 +141,7 @@ def _found(data: DataSpec) -> tuple[Path | str, list[SourceFile], bool]:
         fixed = path.parts[: [glob.has_magic(part) for part in path.parts].index(True)]
         root, found = Path(*fixed), (Path(p) for p in glob.glob(str(path), recursive=True))
     else:
-        raise UserMistake(
+        raise SourceMistake(
             f"data.source = {data.source!r}: there is no such file or folder (looked in "
             f"{Path.cwd()}): name a file, a folder, a glob, or {STDLIB!r}"
         )

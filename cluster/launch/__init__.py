@@ -25,6 +25,7 @@ the run ends, the process stops all of it, and nothing else.
     step_probe     measurement of a step, on the devices of an island
     hub_links      measurement of the links that a run uses, within seconds
     link_check     comparison of the measured links with what a run sends
+    corpus_check   the check of each region's corpus on a node of that region
     cluster_checks  checks of regions and addresses against the nodes
     links          measurements of the links between nodes
     link_findings  the settings that limit those links

@@ -20,7 +20,6 @@ from cluster.actors.start import NODE_ID
 from cluster.config.schema import Config
 from cluster.fleet.placement import Node, expected_islands
 from cluster.launch.links import REGION, LinkProbe
-from cluster.workers.border import OPEN, border_of
 from coordinator.errors import UserMistake
 from coordinator.interval import HubLink
 from islands.own_wire import AnyWire, decoded_of, encoded
@@ -50,29 +49,21 @@ class HubMeasured:
     missing: tuple[str, ...] = ()
     """The regions that could not be measured, and why."""
     unreadable: tuple[str, ...] = ()
-    """The regions that cannot read the corpus, and why."""
+    """The regions that cannot read `data.source`, and why."""
 
 
 class RegionProbe(LinkProbe):
-    """A probe that also looks for the corpus."""
+    """A probe that also looks for the corpus that all may read."""
 
-    def unreadable(self, config: str, region: str = "") -> str:
-        """Return why this node cannot read the corpus of its region; empty if it can."""
+    def unreadable(self, config: str) -> str:
+        """Return why this node cannot read `data.source`; empty if it can."""
         from cluster.workers.assembly import data_spec
         from islands.sources import find_source
 
-        parsed, border = Config.model_validate_json(config), OPEN
-        group = next((each for each in parsed.islands if each.region == region), None)
-        if group is not None:
-            parsed, border = parsed.within(group), border_of(parsed, group, "region-probe")
         try:
-            find_source(data_spec(parsed))
-        except Exception as error:
-            if border.log_file is not None:
-                return border.error_text(error)
-            if isinstance(error, (UserMistake, OSError)):
-                return str(error)
-            raise
+            find_source(data_spec(Config.model_validate_json(config)))
+        except (UserMistake, OSError) as error:
+            return str(error)
         return ""
 
 
@@ -84,6 +75,8 @@ class _Site:
     address: str
     islands: float
     probe: Any
+    is_public: bool
+    """Whether islands will be here that read `data.source`."""
 
 
 def this_machine(config: Config) -> HubLink:
@@ -164,6 +157,7 @@ def _measure(config: str, nodes: Sequence[Node]) -> HubMeasured:
 def _sites(config: Config, nodes: Sequence[Node], here: str) -> list[_Site]:
     """Return one node of each region with islands; nodes of this machine have no link."""
     islands = expected_islands(config, nodes)
+    public = readers_of_source(config, nodes)
     own = address_of(nodes, here)
     found: dict[str, tuple[Node, float]] = {}
     for node in nodes:
@@ -174,9 +168,18 @@ def _sites(config: Config, nodes: Sequence[Node], here: str) -> list[_Site]:
         first, count = found.get(name, (node, 0.0))
         found[name] = first, count + islands[known]
     return [
-        _Site(name, node.name, count, _probe(node.labels[NODE_ID]))
+        _Site(name, node.name, count, _probe(node.labels[NODE_ID]), node.labels[NODE_ID] in public)
         for name, (node, count) in found.items()
     ]
+
+
+def readers_of_source(config: Config, nodes: Sequence[Node]) -> set[str]:
+    """Return Ray's ids of the nodes with islands that read `data.source`.
+
+    Islands of a region with a table read the corpus of their region.
+    """
+    reading = tuple(group for group in config.islands if config.region_of(group) is None)
+    return {*expected_islands(config.model_copy(update={"islands": reading}), nodes)}
 
 
 def address_of(nodes: Sequence[Node], known: str) -> str:
@@ -219,13 +222,17 @@ class _Measurement:
         return HubMeasured(links, missing, unreadable)
 
     def _unreadable(self, config: Config) -> tuple[str, ...]:
-        """Return the regions that cannot read the corpus of a preset, and why."""
+        """Return the regions that cannot read `data.source` for a preset, and why.
+
+        The corpora of regions with a table are checked by `corpus_check`.
+        """
         everywhere = config.data.source == STDLIB and not config.data.mixture
-        if config.task.preset is None or (everywhere and not config.regions):
+        if config.task.preset is None or everywhere:
             return ()
         text = config.model_dump_json()
+        public = {name: site for name, site in self._sites.items() if site.is_public}
         answers = self._all(
-            {name: site.probe.unreadable.remote(text, name) for name, site in self._sites.items()}
+            {name: site.probe.unreadable.remote(text) for name, site in public.items()}
         )
         return tuple(
             f"{name} (node {self._sites[name].address}): {why}"

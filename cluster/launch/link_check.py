@@ -136,20 +136,12 @@ class PaceWatch:
 
 
 def unreadable(config: Config, measured: HubMeasured) -> list[str]:
-    """Return one line for each region that cannot read the corpus."""
+    """Return one line for each region that cannot read `data.source`."""
     return [
-        f"{_source_in(config, each)} cannot be read in the region {each}; put it there, "
+        f"data.source: {config.data.source} cannot be read in the region {each}; put it there, "
         "under the same path on every node"
         for each in measured.unreadable
     ]
-
-
-def _source_in(config: Config, found: str) -> str:
-    """Return the key and the value of the corpus of a region, whose name `found` begins with."""
-    name = found.partition(" ")[0]
-    if (region := config.regions.get(name)) is not None:
-        return f"regions.{name}.data: {region.data}"
-    return f"data.source: {config.data.source}"
 
 
 def unmeasured(measured: HubMeasured) -> list[str]:
@@ -166,7 +158,7 @@ def watched(
     if `sync.step_s` gives the step time, now. Nothing is measured if all nodes are on this machine,
     or if gradients are summed.
 
-    Errors: `UserMistake` if the links are known and a region cannot read its corpus; the errors of
+    Errors: `UserMistake` if the links are known and a region cannot read `data.source`; those of
     `refuse_or_warn` if the step time is known, too.
     """
     nodes, step_s = cluster_nodes(), config.sync.step_s

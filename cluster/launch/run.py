@@ -26,6 +26,7 @@ from cluster.fleet.placement import unplaceable
 from cluster.fleet.ray_backend import cluster_nodes
 from cluster.launch.auto_interval import settle
 from cluster.launch.cluster_checks import region_problems
+from cluster.launch.corpus_check import check_corpora
 from cluster.launch.exit_message import printed_if_killed, resume_hint
 from cluster.launch.hub_links import address_of
 from cluster.launch.initial_source import begin
@@ -170,6 +171,7 @@ def _settled(
     nodes, here = cluster_nodes(), ray.get_runtime_context().get_node_id()
     if problems := region_problems(config, nodes, address_of(nodes, here)):
         raise UserMistake("\n".join(problems))
+    check_corpora(config, nodes, say, lambda: _stop_if_asked(interrupts))
     made = settle(config, layout, say, lambda: _stop_if_asked(interrupts))
     check_room(made.config, address, Stores.of(made.config, made.layout))
     return made.config, watched(made.config, made.layout, made.measured, say)

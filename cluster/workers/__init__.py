@@ -15,5 +15,6 @@ step.
     step_timing     the time of a step, measured before a run starts
     evaluator       the initial model, and the held-out loss of the public fragments
     evaluator_answers  the types of its answers, without JAX
+    region_corpus   the check of a region's corpus, inside its border, before a run starts
     region_judge    the held-out loss on the text of a region, inside its border
 """

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
-from coordinator.errors import UserMistake
+from coordinator.errors import SourceMistake, UserMistake
 
 SCHEMES = ("s3", "gs", "gcs")
 """The schemes of the buckets that a corpus can be in."""
@@ -126,7 +126,7 @@ def bucket_files(source: str) -> tuple[str, list[BucketFile]]:
         and (not pattern or fnmatchcase(each.path, pattern))
     ]
     if not files:
-        raise UserMistake(
+        raise SourceMistake(
             f"data.source = {plain_uri(source)!r}: there is no such file or folder in the bucket"
         )
     return root, files

@@ -11,7 +11,7 @@ from cluster.config.load import parse
 from cluster.config.schema import Config
 from cluster.fleet.placement import NODE_ID, Node
 from cluster.launch.cluster_checks import region_problems
-from cluster.launch.hub_links import HubMeasured
+from cluster.launch.hub_links import HubMeasured, readers_of_source
 from cluster.launch.link_check import PaceWatch, refuse_or_warn
 from cluster.status import RunStatus
 from coordinator.errors import UserMistake
@@ -140,6 +140,14 @@ def test_links_that_are_measured_late_or_not_at_all_get_their_line() -> None:
 
 def node(address: str, **labels: str) -> Node:
     return Node(address, {"CPU": 2.0}, {NODE_ID: f"id-{address}-{labels}", **labels})
+
+
+def test_nodes_of_a_region_with_a_table_do_not_read_the_public_source() -> None:
+    text = SOUND + 'region = "us"\nlabel_selector = {disk = "us"}\n[[islands]]\ngroup = "eu"\n'
+    table = 'label_selector = {disk = "eu"}\nregion = "eu"\n[regions.eu]\ndata = "/corpus/eu"\n'
+    nodes = [node("10.0.0.2", disk="eu"), node("10.0.0.3", disk="us")]
+    found = readers_of_source(parse(tomllib.loads(text + table)), nodes)
+    assert found == {nodes[1].labels[NODE_ID]}
 
 
 def test_region_that_no_node_has_is_refused_with_the_nearest() -> None:

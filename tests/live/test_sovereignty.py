@@ -96,6 +96,27 @@ def task(data):
         made, stream=lambda batch_size: Stream(made.stream(batch_size)), heldout=heldout
     )
 '''
+FAILING_TASK = """
+from dataclasses import replace
+
+import numpy as np
+
+from islands.task import load_task
+
+
+def task(data):
+    made = load_task("byte-tiny", None, {}, data)
+
+    def heldout(size):
+        batches = made.heldout(size)
+        text = bytes(np.asarray(batches[0], np.uint8).ravel()).decode("latin-1")
+        if "canary" in text:
+            print("printed", text, flush=True)
+            raise ValueError(f"cannot parse {text!r}")
+        return batches
+
+    return replace(made, heldout=heldout)
+"""
 CONFIG = """
 [[islands]]
 group = "eu"
@@ -151,7 +172,8 @@ def test_canaries_of_a_region_are_only_in_its_own_log(tmp_path: Path) -> None:
         finished, logs = trained(here, tmp_path, leak=False)
         assert finished.code == 0, finished.err
         assert leaks([here.folder, finished.out, finished.err]) == []
-        log, evaluator = sorted(logs.iterdir())
+        log, evaluator, probe = sorted(logs.iterdir())
+        assert probe.name == "corpus-probe-eu.log", "what the check before the start printed"
         kept = log.read_text(errors="replace")
         for said in ("printed", "logged", "written", "cannot parse", "cannot hand in"):
             assert f"{said} " in kept
@@ -179,3 +201,26 @@ def test_deliberate_leak_is_found(tmp_path: Path) -> None:
         audit = here.run("audit", str(here.run_dir))
         assert audit.code == 1
         assert "NOT ALLOWED: errors left the region" in audit.out
+
+
+@pytest.mark.parametrize("own_task", [False, True])
+def test_corpus_that_cannot_be_used_is_refused_before_the_start(
+    tmp_path: Path, *, own_task: bool
+) -> None:
+    with place() as here:
+        (here.folder / "failing_task.py").write_text(FAILING_TASK)
+        eu = corpus_with_canaries(tmp_path / "eu") if own_task else tmp_path / "not-there"
+        base, _, _ = TINY.read_text().partition("[[islands]]")
+        if own_task:
+            base = base.replace('preset = "byte-tiny"', 'target = "failing_task:task"')
+        config = here.folder / "failing.toml"
+        config.write_text(base + CONFIG.format(eu=eu, logs=tmp_path / "logs"))
+        finished = here.run(
+            "run", str(config), "--run-dir", str(here.run_dir),
+            "--set", f"data.source={public_corpus(tmp_path / 'public')}",
+        )  # fmt: skip
+        expected = "cannot be used: ValueError, error code" if own_task else "there is no such file"
+        assert (finished.code, expected in finished.err) == (2, True), finished.err
+        assert f"regions.eu.data = '{eu}'" in finished.err
+        assert not here.run_dir.exists(), "no actor of the run was started"
+        assert leaks([here.folder, finished.out, finished.err]) == []
