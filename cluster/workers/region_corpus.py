@@ -8,7 +8,7 @@ from cluster.config.schema import Config, IslandGroup
 from cluster.workers.border import border_of
 from coordinator.errors import SourceMistake, UserMistake
 from coordinator.protocol import Lease
-from islands.data.buckets import shown
+from islands.data.buckets import plain_uri
 
 
 def corpus_problem(config: Config, groups: Sequence[str]) -> str:
@@ -31,7 +31,7 @@ def corpus_problem(config: Config, groups: Sequence[str]) -> str:
             return str(error).replace("data.source", key)
         region = config.region_of(own[0])
         assert region is not None, "only regions with a table are checked"
-        why = f"{key} = {shown(region.data)!r} cannot be used: {border.shown(error)}"
+        why = f"{key} = {plain_uri(region.data)!r} cannot be used: {border.error_text(error)}"
         if border.log_file is None:
             return why
         return f"{why}; read it on that node, in {region.logs} (regions.{own[0].region}.logs)"
@@ -52,7 +52,7 @@ def _read(config: Config, group: IslandGroup) -> None:
     stream, heldout = task.stream(size), task.heldout(size)
     if not len(heldout):
         raise SourceMistake(
-            f"data.source = {shown(config.data.source)!r} has no held-out batch of {size} windows: "
+            f"data.source = {plain_uri(config.data.source)!r} has no held-out batch of {size} windows: "
             "give more text, or raise data.heldout_percent"
         )
     heldout[0]  # an index may be there while the file with the tokens is not
