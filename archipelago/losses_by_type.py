@@ -25,7 +25,7 @@ from islands.data.text_tokens import encoder_of, tokenizer_bytes
 from islands.source_tokens import tokens_of
 from islands.sources import DataSpec, held_out, root_and_files
 from islands.task import Task
-from islands.text_model import Bytes, TextModel
+from islands.text_model import TextModel, reads_bytes
 
 BATCH = 16
 """Windows that are computed at once."""
@@ -141,7 +141,7 @@ class _Loss:
 
 
 def _bytes_of(text: TextModel, tokens: NDArray[np.int32]) -> int:
-    if isinstance(text.codec, Bytes):
+    if reads_bytes(text.codec):
         return len(tokens)
     return len(text.codec.decode(tokens.tolist()).encode())
 

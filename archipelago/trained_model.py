@@ -134,10 +134,11 @@ class TrainedModel:
         from cluster.workers.evaluator import Evaluator
         from coordinator.fragments import take
         from coordinator.protocol import Fragment
+        from islands.data.buckets import shown
 
         config = self.config
         if source is not None:
-            data = config.data.model_copy(update={"source": source})
+            data = config.data.model_copy(update=self._read_as_own(source))
             config = config.model_copy(update={"data": data})
         evaluator = Evaluator(config)
         layout = evaluator.layout
@@ -147,7 +148,7 @@ class TrainedModel:
         return Judgement(
             self.run,
             self.step,
-            config.data.source,
+            ", ".join(shown(part.source) for part in config.data.mixture or [config.data]),
             loss,
             math.exp(loss),
             loss / math.log(2) if self._reads_bytes else None,
@@ -155,6 +156,18 @@ class TrainedModel:
             losses_by_type(self.task, self.params, data_spec(config), windows) if windows else [],
             scores,
         )
+
+    def _read_as_own(self, source: str) -> dict[str, object]:
+        """Return the keys of `[data]` that read another source as the tokens of this model."""
+        from cluster.workers.assembly import data_spec
+        from islands.data.text_tokens import BYTES
+        from islands.source_tokenizer import other_source
+
+        # A task of the user's own may have sources that are no files.
+        vocabulary = self.task.vocabulary if self.config.task.target is None else BYTES
+        other = other_source(data_spec(self.config), source, vocabulary)
+        keys = ("source", "column", "tokens", "tokenizer", "end_token")
+        return {"mixture": (), **{key: getattr(other, key) for key in keys}}
 
     def _scores(self, tasks: Sequence[Path]) -> list[ChoiceScore]:
         """Return the score on each set of questions; all files are read before any is computed."""
@@ -166,9 +179,9 @@ class TrainedModel:
 
     @property
     def _reads_bytes(self) -> bool:
-        from islands.text_model import Bytes
+        from islands.text_model import reads_bytes
 
-        return self.task.text is not None and isinstance(self.task.text.codec, Bytes)
+        return self.task.text is not None and reads_bytes(self.task.text.codec)
 
 
 def trained_model(name: str, at: int | None = None, address: str | None = None) -> TrainedModel:

@@ -15,7 +15,7 @@ from islands import model
 from islands.cached_decoder import CachedDecoder
 from islands.model import Attention, Blocks, ModelParams, ModelSpec
 from islands.sources import DataSpec
-from islands.text_model import TextModel, codec_of
+from islands.text_model import SourceCodec, TextModel
 
 Cache: TypeAlias = tuple[jax.Array, jax.Array]
 """Keys and values of all layers, [L, S, N, K] each."""
@@ -24,7 +24,7 @@ Cache: TypeAlias = tuple[jax.Array, jax.Array]
 def text_model(spec: ModelSpec, data: DataSpec) -> TextModel:
     """Return the built-in transformer as a model of the text of a source."""
     return TextModel(
-        codec=codec_of(data),
+        codec=SourceCodec(data, spec.vocabulary),
         logits=lambda params, tokens: model.logits(spec, params, tokens),
         decoder=lambda: ModelDecoder(spec, data.window),
     )

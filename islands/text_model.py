@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Protocol
 
 import jax
@@ -13,13 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.errors import UserMistake
-from islands.data.text_tokens import (
-    BYTES,
-    TOKENIZER,
-    HuggingFaceEncoder,
-    encoder_of,
-    tokenizer_bytes,
-)
+from islands.data.text_tokens import BYTES, HuggingFaceEncoder, encoder_of
+from islands.source_tokenizer import ByteTokens, NoTokenizer, SourceTokenizer, tokenizer_of
 from islands.sources import DataSpec
 
 Scores = NDArray[np.float32]
@@ -52,43 +46,35 @@ class Bytes:
         return bytes(token for token in tokens if token < BYTES).decode(errors="replace")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TokenizerCodec:
-    """The codec of a tokenizer's file, which is read at the first use."""
+    """The codec of a tokenizer."""
 
-    path: str
-    """The file, or a folder with a `tokenizer.json`."""
-    end_token: int | str | None = None
-
-    @cached_property
-    def _encoder(self) -> HuggingFaceEncoder:
-        return encoder_of(tokenizer_bytes(self.path), self.path, self.end_token)
+    encoder: HuggingFaceEncoder
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, after those that begin each document."""
-        found = self._encoder.tokenizer.encode(text, add_special_tokens=False)
-        return [*self._encoder.start, *found.ids]
+        found = self.encoder.tokenizer.encode(text, add_special_tokens=False)
+        return [*self.encoder.start, *found.ids]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of these tokens, without those that begin or end documents."""
-        return str(self._encoder.tokenizer.decode([*tokens]))
+        return str(self.encoder.tokenizer.decode([*tokens]))
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownCodec:
-    """The codec of token ids that came without a tokenizer: there is none."""
+    """The codec of token ids without one tokenizer: there is none."""
 
-    source: str
+    why: str
+    """The reason, and the remedy."""
 
     def encode(self, text: str) -> list[int]:
         """Refuse.
 
         Errors: `UserMistake`, always.
         """
-        raise UserMistake(
-            f"data.source = {self.source!r} holds token ids, and no tokenizer is known for them: "
-            "set data.tokenizer to the file of the one that made them"
-        )
+        raise UserMistake(self.why)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Refuse, as `encode` does.
@@ -96,17 +82,56 @@ class UnknownCodec:
         Errors: `UserMistake`, always.
         """
         del tokens
-        self.encode("")
-        return ""
+        raise UserMistake(self.why)
 
 
-def codec_of(data: DataSpec) -> TextCodec:
-    """Return the codec of a source: its tokenizer, or the bytes of its text."""
-    if data.tokenizer is not None:
-        return TokenizerCodec(data.tokenizer, data.end_token)
-    if (Path(data.source).expanduser() / TOKENIZER).is_file():
-        return TokenizerCodec(data.source, data.end_token)
-    return UnknownCodec(data.source) if data.tokens else Bytes()
+@dataclass(frozen=True)
+class SourceCodec:
+    """The codec of a source, which is opened at the first use."""
+
+    data: DataSpec
+    vocabulary: int
+    """The vocabulary of the model."""
+
+    @cached_property
+    def found(self) -> TextCodec:
+        """The codec.
+
+        Errors: `UserMistake` if a tokenizer or a token directory cannot be read.
+        """
+        return codec_of(self.data, self.vocabulary)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text."""
+        return self.found.encode(text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens."""
+        return self.found.decode(tokens)
+
+
+def codec_of(data: DataSpec, vocabulary: int) -> TextCodec:
+    """Return the codec of a source: its tokenizer, the bytes of its text, or a refusal.
+
+    `vocabulary`: that of the model.
+
+    Errors: `UserMistake` if a tokenizer or a token directory cannot be read.
+    """
+    match tokenizer_of(data, vocabulary):
+        case SourceTokenizer() as own:
+            return TokenizerCodec(encoder_of(own.content, own.name, own.end_token))
+        case ByteTokens():
+            return Bytes()
+        case NoTokenizer() as none:
+            return UnknownCodec(none.why)
+
+
+def reads_bytes(codec: TextCodec) -> bool:
+    """Return whether the tokens of a codec are bytes.
+
+    Errors: those of `codec_of`.
+    """
+    return isinstance(codec.found if isinstance(codec, SourceCodec) else codec, Bytes)
 
 
 class Decoder(Protocol):

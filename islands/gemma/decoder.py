@@ -19,7 +19,7 @@ from islands.gemma.layers import KeysValues, Positions, Rotation
 from islands.gemma.parameters import GemmaParams
 from islands.gemma.spec import LOCAL, SHARED, GemmaSpec
 from islands.sources import DataSpec
-from islands.text_model import TextModel, codec_of
+from islands.text_model import SourceCodec, TextModel
 
 LayerCache: TypeAlias = tuple[KeysValues, ...]
 """Keys and values of each layer that has its own, [1, S, M, K] each."""
@@ -29,7 +29,7 @@ def text_model(spec: GemmaSpec, data: DataSpec) -> TextModel:
     """Return a Gemma model as a model of the text of a source."""
     frozen = forward.frozen_of(spec)
     return TextModel(
-        codec=codec_of(data),
+        codec=SourceCodec(data, spec.vocabulary),
         logits=lambda params, tokens: forward.forward(spec, params, tokens, frozen).logits,
         decoder=lambda: GemmaDecoder(spec, data.window),
     )

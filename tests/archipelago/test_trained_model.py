@@ -175,3 +175,68 @@ def test_losses_by_type_add_up_to_those_of_each_text(run_dir: Path, tmp_path: Pa
     few = {each.type: each for each in model.judged(str(folder), windows=3).types}
     assert few[".py"].tokens <= 3 * 16 < found[".py"].tokens
     assert model.judged(str(folder), windows=0).types == []
+
+
+# --- token directories and mixtures ---------------------------------------------------------------
+
+
+def made(folder: Path, data: str, vocabulary: int) -> Path:
+    """Leave the files of a run with these keys, or tables, of `[data]`, and random parameters."""
+    run_dir = folder / "runs" / "first"
+    run_dir.mkdir(parents=True)
+    text = LEAST.replace('source = "SOURCE"\n', "") + data
+    text = text.replace("hidden = 32", f"hidden = 32, vocabulary = {vocabulary}")
+    (run_dir / "config.toml").write_text(text + "\n[[islands]]\ncount = 1\n")
+    config = load(run_dir / "config.toml")
+    layout = layout_of(task_of(config), config.sync.fragments)
+    save_layout(Folder(run_dir), layout)
+    files = ModelFiles(run_dir, layout, PART_BYTES)
+    for flat in flats_of(run_dir):
+        files.add(Version(0, 1), flat)
+    files.publish()
+    return run_dir
+
+
+def token_directory(folder: Path, name: str, vocabulary: int | None = None) -> Path:
+    """Tokenize the text of `sums` as bytes, or with a tokenizer of this vocabulary."""
+    given = [] if vocabulary is None else ["--train-vocab", str(vocabulary)]
+    with pytest.raises(SystemExit) as done:
+        main(["data", "tokenize", str(sums(folder / "text")), str(folder / name), *given])
+    assert not done.value.code
+    return folder / name
+
+
+def test_another_source_replaces_a_mixture(tmp_path: Path) -> None:
+    text = sums(tmp_path / "text")
+    one, other = tmp_path / "ones.txt", tmp_path / "zs.txt"
+    one.write_text("1" * 20_000)
+    other.write_text("z" * 20_000)
+    tables = "".join(f'[[data.mixture]]\nsource = "{each}"\nweight = 1.0\n' for each in (text, one))
+    run_dir = made(tmp_path, tables, 256)
+    model = trained_model(str(run_dir))
+    found = model.judged(str(other), windows=0)
+    alone = trained_model(str(made(tmp_path / "alone", f'source = "{other}"\n', 256)))
+    assert found.source == str(other)
+    assert found.heldout_loss == alone.judged(windows=0).heldout_loss
+    own = model.judged(windows=0)
+    assert own.heldout_loss != found.heldout_loss
+    assert own.source == f"{text}, {one}"
+
+
+def test_text_is_judged_with_the_tokenizer_of_a_token_directory(tmp_path: Path) -> None:
+    tokens = token_directory(tmp_path, "tokens", 300)
+    run_dir = made(tmp_path, f'source = "{tokens}"\n', 300)
+    other = tmp_path / "more"
+    other.mkdir()
+    for number in range(8):
+        (other / f"{number}.txt").write_text(f"{number} plus {number}, and so on\n" * 200)
+    model = trained_model(str(run_dir))
+    assert model.text.codec.encode("3 times 1")[0] != ord("3")
+    found = model.judged(str(other), windows=50)
+    data = f'source = "{other}"\ntokenizer = "{tokens}"\n'
+    wanted = trained_model(str(made(tmp_path / "as-text", data, 300))).judged(windows=50)
+    assert found.heldout_loss == wanted.heldout_loss
+    assert found.types == wanted.types
+    assert found.types[0].bytes > found.types[0].tokens
+    with pytest.raises(UserMistake, match="and the model was trained with a tokenizer"):
+        model.judged(str(token_directory(tmp_path, "bytes")), windows=0)
