@@ -21,11 +21,12 @@ from cluster.storage.layout import save_layout
 from cluster.workers.assembly import layout_for, task_of
 from coordinator.fragments import take
 from coordinator.protocol import Fragment, Version
+from islands.data.text_tokens import library
 from tests.cluster.played import Played
 from tests.given import LEAST, sums
 
 ISLANDS = "[[islands]]\ncount = 1\nbatch_size = 2\n"
-SHAPE = '{ layers = 2, pattern = "LG", width = 16, hidden = 24, vocabulary = VOCABULARY }'
+SHAPE = '{ layers = 2, pattern = "LG", width = 24, hidden = 32, vocabulary = VOCABULARY }'
 SUMMARY: dict[str, Any] = {
     "mode": "decoupled", "steps": 24, "tokens_trained": 123_456, "tokens_merged": 120_000,
     "tokens_lost": 1_000, "merges": 11, "mean_participants": 1.75, "heldout_loss": 2.5,
@@ -42,16 +43,29 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ended_run(
-    here: Path, source: Path, vocabulary: int = 256, *, data: str = "", more: str = ""
+    here: Path,
+    source: Path,
+    vocabulary: int = 256,
+    *,
+    data: str = "",
+    mixture: tuple[str, ...] = (),
+    more: str = "",
 ) -> Path:
-    """Leave the files of a run that has ended, with a random model; return its directory."""
+    """Leave the files of a run that has ended, with a random model; return its directory.
+
+    `mixture`: sources in place of `source`.
+    """
     run_dir = here / "runs" / "first"
     run_dir.mkdir(parents=True)
     least = [line for line in LEAST.splitlines() if not line.startswith(("preset", "options"))]
+    if mixture:
+        least = [line for line in least if not line.startswith("source")]
     text = "\n".join(least).replace("SOURCE", str(source))
     options = SHAPE.replace("VOCABULARY", str(vocabulary))
     task = f'[task]\npreset = "gemma-0.1m"\noptions = {options}'
     text = text.replace("[task]", task).replace("[data]", f"[data]\n{data}")
+    for each in mixture:
+        text += f'\n[[data.mixture]]\nsource = "{here / each}"\nweight = 1.0\n'
     (run_dir / "config.toml").write_text(f"{text}\n{more}\n{ISLANDS}")
     config = load(run_dir / "config.toml")
     layout, rng = layout_for(config, task_of(config)), np.random.default_rng(0)
@@ -156,6 +170,45 @@ def test_tokenizer_comes_along_with_its_special_tokens(here: Path) -> None:
     assert json.loads((out / "generation_config.json").read_text())["eos_token_id"] == 0
     header: Any = ModelCard.load(out / "README.md").data.to_dict()
     assert header["archipelago"]["data_sha256"] == index["sha256"]
+
+
+def test_model_of_bytes_gets_a_tokenizer_whose_ids_are_bytes(here: Path) -> None:
+    """A model may have more ids than bytes; no id of it is special."""
+    run_dir = ended_run(here, sums(here / "text"), vocabulary=320)
+    out = exported(run_dir)
+    found = library().Tokenizer.from_file(str(out / "tokenizer.json"))
+    text = "Grüße\0 \n\t  it's 10 €" + "".join(map(chr, range(256)))
+    assert found.encode(text).ids == [*text.encode()]
+    assert found.decode([*text.encode()]) == text
+    assert sorted(found.get_vocab().values()) == [*range(256)]
+    fields = json.loads((out / "config.json").read_text())
+    assert [fields[f"{name}_token_id"] for name in ("bos", "eos", "pad")] == [None] * 3
+    assert json.loads((out / "generation_config.json").read_text()) == {"do_sample": False}
+
+
+def test_mixture_gets_its_common_tokenizer(here: Path) -> None:
+    sums(here / "text")
+    for out, how in (("one", "--train-vocab 300"), ("two", "--tokenizer one")):
+        with pytest.raises(SystemExit):
+            main(["data", "tokenize", "text", out, *how.split()])
+    run_dir = ended_run(here, here / "text", vocabulary=300, mixture=("one", "two"))
+    out = exported(run_dir)
+    tokenizer = (here / "one" / "tokenizer.json").read_bytes()
+    assert (out / "tokenizer.json").read_bytes() == tokenizer
+    assert json.loads((out / "config.json").read_text())["eos_token_id"] == 0
+
+
+def test_mixture_of_several_tokenizers_has_no_special_ids(
+    here: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sums(here / "text")
+    with pytest.raises(SystemExit):
+        main(["data", "tokenize", "text", "one", "--train-vocab", "300"])
+    out = exported(ended_run(here, here / "text", vocabulary=300, mixture=("one", "text")))
+    assert not (out / "tokenizer.json").exists()
+    fields = json.loads((out / "config.json").read_text())
+    assert [fields[f"{name}_token_id"] for name in ("bos", "eos", "pad")] == [None] * 3
+    assert "the export has no tokenizer: data.mixture" in caplog.text
 
 
 def test_settings_beside_a_tokenizer_are_copied(here: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from archipelago.cli.main import main
 from cluster.config.load import read
 from cluster.config.schema import Config
 from cluster.launch.preflight import enter
@@ -18,6 +19,7 @@ from cluster.workers.assembly import own_task_of, task_of
 from islands.data.chat import ChatEncoder, template_of
 from islands.data.text_tokens import encoder_of, library, trained
 from islands.initial_model import shapes_by_path
+from tests.cluster.test_hf_export import ended_run, exported
 from tests.given import LEAST, sums
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -156,3 +158,51 @@ def test_tokenizer_and_template_give_the_ids_of_transformers(here: Path) -> None
             TALK[:number], tokenize=False, add_generation_prompt=True
         )
         assert text[:begin] == prompt
+
+
+def greedy_text(out: Path, prompt: str, tokens: int) -> str:
+    """Return the text with which transformers continues a prompt."""
+    import torch
+    import transformers
+
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(out)
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(out)
+    given = tokenizer(prompt, return_tensors="pt")
+    with torch.no_grad():
+        found = model.generate(**given, max_new_tokens=tokens)[0, given.input_ids.shape[1] :]
+    assert len(found) == tokens, "nothing ended the text"
+    return str(tokenizer.decode(found))
+
+
+@pytest.mark.parametrize("vocabulary", [256, 300])
+def test_exported_run_continues_a_text_as_the_command_sample(
+    vocabulary: int, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model has random weights; a vocabulary of 256 is that of bytes."""
+    source = here / "text"
+    if vocabulary > 256:
+        source = here / "tokens"
+        with pytest.raises(SystemExit):
+            main(["data", "tokenize", "text", "tokens", "--train-vocab", str(vocabulary)])
+    run_dir = ended_run(here, source, vocabulary)
+    out = exported(run_dir)
+    capsys.readouterr()
+    words = ["sample", str(run_dir), "7 times", "--temperature", "0", "--tokens", "8", "--json"]
+    with pytest.raises(SystemExit):
+        main(words)
+    assert greedy_text(out, "7 times", 8) == json.loads(capsys.readouterr().out)["text"]
+
+
+def test_tokenizer_of_bytes_loads_in_transformers(here: Path) -> None:
+    import transformers
+
+    out = exported(ended_run(here, here / "text"))
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(out)
+    for text in ("Grüße", "  two\nlines , it 's \0 <eos> </s>"):
+        found = tokenizer(text).input_ids
+        assert found == [*text.encode()]
+        assert tokenizer.decode(found) == text
+    assert len(tokenizer) == 256
+    assert tokenizer.special_tokens_map == {}
+    config = transformers.GenerationConfig.from_pretrained(out)
+    assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (None, None, None)
