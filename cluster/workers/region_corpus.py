@@ -52,8 +52,8 @@ def _read(config: Config, group: IslandGroup) -> None:
     stream, heldout = task.stream(size), task.heldout(size)
     if not len(heldout):
         raise SourceMistake(
-            f"data.source = {plain_uri(config.data.source)!r} has no held-out batch of {size} windows: "
-            "give more text, or raise data.heldout_percent"
+            f"data.source = {plain_uri(config.data.source)!r} has no held-out batch of {size} "
+            "windows: give more text, or raise data.heldout_percent"
         )
     heldout[0]  # an index may be there while the file with the tokens is not
     for number in range(-(-size // config.data.lease_windows)):
