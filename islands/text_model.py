@@ -129,7 +129,7 @@ def codec_of(data: DataSpec, vocabulary: int) -> TextCodec:
 def reads_bytes(codec: TextCodec) -> bool:
     """Return whether the tokens of a codec are bytes.
 
-    Errors: those of `codec_of`.
+    Errors: the errors of `codec_of`.
     """
     return isinstance(codec.found if isinstance(codec, SourceCodec) else codec, Bytes)
 
