@@ -9,6 +9,7 @@ import pytest
 from huggingface_hub import ModelCard
 from safetensors.numpy import load_file
 
+from tests.cluster.test_hf_transformers import greedy_text
 from tests.given import sums
 from tests.live.cli import TINY, place
 
@@ -67,3 +68,29 @@ def test_export_import_continue_has_the_same_loss_to_the_last_bit() -> None:
         (score,) = judged.json["tasks"]
         assert (score["task"], score["questions"], score["chance"]) == ("times", 4, 0.25)
         assert 0 <= score["accuracy"] <= 1
+
+
+@pytest.mark.parametrize("vocabulary", [256, 300])
+def test_trained_run_continues_a_text_in_transformers(vocabulary: int) -> None:
+    """A vocabulary of 256 is that of bytes; the other run has a tokenizer of its own."""
+    with place() as here:
+        source = sums(here.folder / "text")
+        if vocabulary > 256:
+            source = here.folder / "tokens"
+            given = ("--train-vocab", str(vocabulary))
+            done = here.run("data", "tokenize", str(here.folder / "text"), str(source), *given)
+            assert done.code == 0, done.err
+        settings = (
+            "task.preset=gemma-0.1m", f"task.options.vocabulary={vocabulary}", "run.steps=60",
+            f"data.source={source}", "data.heldout_percent=20.0", "islands.local.count=1",
+        )  # fmt: skip
+        given = [part for each in settings for part in ("--set", each)]
+        done = here.run("run", str(TINY), "--run-dir", str(here.run_dir), *given)
+        assert done.code == 0, done.err
+        out = here.folder / "out"
+        done = here.run("export", str(here.run_dir), str(out), "--format", "hf", "--json")
+        assert done.code == 0, done.err
+        words = ("3 times 1", "--temperature", "0", "--tokens", "16", "--json")
+        spoken = here.run("sample", str(here.run_dir), *words)
+        assert spoken.code == 0, spoken.err
+        assert spoken.json["text"] == greedy_text(out, "3 times 1", 16)
