@@ -14,6 +14,7 @@ import re
 import secrets
 import sys
 import traceback
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -45,13 +46,22 @@ OURS = ("coordinator.", "cluster.", "islands.")
 class Border:
     """The border of one process's region; without a region everything passes."""
 
-    def __init__(self, name: str, region: RegionConfig | None, group: str, log_file: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        region: RegionConfig | None,
+        group: str,
+        log_file: Path,
+        others: Sequence[str] = (),
+    ) -> None:
         """Create the border of the region `name`, for a process of this group.
 
-        `log_file`: the file of this host that gets what may not leave.
+        - `log_file`: the file of this host that gets what may not leave.
+        - `others`: the other groups of the run; a report names the island that gave moments.
         """
         self._name, self._region, self._log_file = name, region, log_file
-        self._island = re.compile(rf"{re.escape(group)}-\d+")
+        groups = "|".join(map(re.escape, (group, *others)))
+        self._island = re.compile(rf"(?:{groups})-\d+")
         self._names = {name, group}
 
     @property
@@ -198,7 +208,8 @@ def border_of(config: Config, group: IslandGroup, owner: str = "") -> Border:
     region = config.region_of(group)
     folder = Path("~" if region is None else region.logs).expanduser()
     name = re.sub(r"[^A-Za-z0-9._+-]", "_", owner or group.group)
-    return Border(group.region or "", region, group.group, folder / f"{name}.log")
+    others = [each.group for each in config.islands if each is not group]
+    return Border(group.region or "", region, group.group, folder / f"{name}.log", others)
 
 
 def class_of(error: BaseException) -> str:

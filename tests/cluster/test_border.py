@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -34,6 +34,7 @@ from coordinator.protocol import (
     Known,
     Lease,
     LeaseWanted,
+    MomentsTaken,
     Left,
     Life,
     Progress,
@@ -44,6 +45,7 @@ from coordinator.protocol import (
 
 SECRET = "a sentence of the corpus"
 LIFE, F0 = Life(Island("eu-0"), Incarnation(1)), Fragment(0)
+OTHER = Life(Island("us-0"), Incarnation(2))
 PROGRESS = Progress(4, 400, Lease(0))
 REPORT = Report(LIFE, PROGRESS, 0.5)
 FINGERPRINT = "0123abcd"
@@ -59,7 +61,7 @@ def made(tmp: Path, *may_leave: str) -> Border:
     region |= {"may_leave": [*may_leave]} if may_leave else {}
     config = parse({
         "task": {"preset": "byte-tiny"},
-        "islands": [{"group": "eu", "region": "eu"}],
+        "islands": [{"group": "eu", "region": "eu"}, {"group": "us"}],
         "regions": {"eu": region},
     })  # fmt: skip
     border = border_of(config, config.islands[0], "run-eu-0")
@@ -84,6 +86,7 @@ def kept(border: Border) -> str:
     ("kind", "message"),
     [
         (Leaving.REPORT, (REPORT, Vitals(loss=1.5, process=3), ())),
+        (Leaving.REPORT, replace(REPORT, moments=MomentsTaken(OTHER, 800))),
         (Leaving.REPORT, LeaseWanted(LIFE)),
         (Leaving.REPORT, Left(LIFE, PROGRESS)),
         (Leaving.DELTA, HANDED),
