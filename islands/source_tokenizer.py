@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from coordinator.errors import UserMistake
 from islands.data import token_index
-from islands.data.buckets import in_bucket, shown
+from islands.data.buckets import in_bucket, plain_uri
 from islands.data.text_tokens import BYTES, SEPARATOR, TOKENIZER, tokenizer_bytes
 from islands.data.token_index import TokenDirectory
 from islands.sources import STDLIB, DataSpec, parts_of
@@ -123,7 +123,7 @@ def _common(parts: Sequence[DataSpec], vocabulary: int) -> TokenMeaning:
     if len({_digest(each) for each in found}) == 1:
         return found[0]
     listed = ", ".join(
-        f"{shown(part.source)!r} has {_described(each)}"
+        f"{plain_uri(part.source)!r} has {_described(each)}"
         for part, each in zip(parts, found, strict=True)
     )
     return NoTokenizer(
@@ -145,7 +145,7 @@ def _described(found: TokenMeaning) -> str:
 
 def _without(source: str) -> str:
     return (
-        f"data.source = {shown(source)!r} holds token ids, and no tokenizer is known for them: "
+        f"data.source = {plain_uri(source)!r} holds token ids, and no tokenizer is known for them: "
         "train on text with data.tokenizer, or on a directory of `archipelago data tokenize "
         "--tokenizer FILE`, which keep it"
     )
@@ -177,7 +177,7 @@ def other_source(data: DataSpec, source: str, vocabulary: int) -> DataSpec:
     match own:
         case SourceTokenizer() if data.tokenizer is None and own.file is None:
             raise UserMistake(
-                f"--data {shown(source)!r} would be read as bytes, and the tokenizer of the model "
+                f"--data {plain_uri(source)!r} would be read as bytes, and the tokenizer of the model "
                 f"is in a bucket ({own.name}/{TOKENIZER}): copy that file here, use `archipelago "
                 "data tokenize SOURCE OUT --tokenizer FILE`, and name OUT"
             )
@@ -187,7 +187,7 @@ def other_source(data: DataSpec, source: str, vocabulary: int) -> DataSpec:
             )
         case NoTokenizer() if not tokens:
             raise UserMistake(
-                f"--data {shown(source)!r} would be read as bytes, and the tokens of the model are "
+                f"--data {plain_uri(source)!r} would be read as bytes, and the tokens of the model are "
                 f"none: {own.why}. Name a token directory with the ids of its tokenizer"
             )
         case ByteTokens() | NoTokenizer():
