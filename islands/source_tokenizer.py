@@ -177,8 +177,8 @@ def other_source(data: DataSpec, source: str, vocabulary: int) -> DataSpec:
     match own:
         case SourceTokenizer() if data.tokenizer is None and own.file is None:
             raise UserMistake(
-                f"--data {plain_uri(source)!r} would be read as bytes, and the tokenizer of the model "
-                f"is in a bucket ({own.name}/{TOKENIZER}): copy that file here, use `archipelago "
+                f"--data {plain_uri(source)!r} would be read as bytes, and the tokenizer of the "
+                f"model is in a bucket ({own.name}/{TOKENIZER}): copy that file here, use `archipelago "
                 "data tokenize SOURCE OUT --tokenizer FILE`, and name OUT"
             )
         case SourceTokenizer():
@@ -187,8 +187,8 @@ def other_source(data: DataSpec, source: str, vocabulary: int) -> DataSpec:
             )
         case NoTokenizer() if not tokens:
             raise UserMistake(
-                f"--data {plain_uri(source)!r} would be read as bytes, and the tokens of the model are "
-                f"none: {own.why}. Name a token directory with the ids of its tokenizer"
+                f"--data {plain_uri(source)!r} would be read as bytes, and the tokens of the model "
+                f"are none: {own.why}. Name a token directory with the ids of its tokenizer"
             )
         case ByteTokens() | NoTokenizer():
             return other
