@@ -178,8 +178,8 @@ def other_source(data: DataSpec, source: str, vocabulary: int) -> DataSpec:
         case SourceTokenizer() if data.tokenizer is None and own.file is None:
             raise UserMistake(
                 f"--data {plain_uri(source)!r} would be read as bytes, and the tokenizer of the "
-                f"model is in a bucket ({own.name}/{TOKENIZER}): copy that file here, use `archipelago "
-                "data tokenize SOURCE OUT --tokenizer FILE`, and name OUT"
+                f"model is in a bucket ({own.name}/{TOKENIZER}): copy that file here, use "
+                "`archipelago data tokenize SOURCE OUT --tokenizer FILE`, and name OUT"
             )
         case SourceTokenizer():
             return replace(
