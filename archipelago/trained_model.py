@@ -134,7 +134,7 @@ class TrainedModel:
         from cluster.workers.evaluator import Evaluator
         from coordinator.fragments import take
         from coordinator.protocol import Fragment
-        from islands.data.buckets import shown
+        from islands.data.buckets import plain_uri
 
         config = self.config
         if source is not None:
@@ -148,7 +148,7 @@ class TrainedModel:
         return Judgement(
             self.run,
             self.step,
-            ", ".join(shown(part.source) for part in config.data.mixture or [config.data]),
+            ", ".join(plain_uri(part.source) for part in config.data.mixture or [config.data]),
             loss,
             math.exp(loss),
             loss / math.log(2) if self._reads_bytes else None,

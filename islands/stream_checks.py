@@ -148,7 +148,7 @@ def _of_batch(batch: Batch, batch_size: int, heldout: Batch) -> Iterator[str]:
     whole = [leaf.shape[:1] == (batch_size,) for leaf in jax.tree.leaves(ours)]
     if forms[0] != forms[1] or not all(whole):
         yield (
-            f"gives a batch of {_shown(ours)}, and held-out batches have {_shown(theirs)}: both "
+            f"gives a batch of {_batch_text(ours)}, and held-out batches have {_batch_text(theirs)}: both "
             f"must have the same arrays, axes and types, with {batch_size} windows on the first "
             "axis of this one"
         )
@@ -164,7 +164,7 @@ def _form(batch: Batch) -> Iterator[tuple[str, int, str]]:
         yield leaf_path(keys), leaf.ndim, str(leaf.dtype)
 
 
-def _shown(batch: Batch) -> str:
+def _batch_text(batch: Batch) -> str:
     leaves = jax.tree_util.tree_flatten_with_path(batch)[0]
     texts = [
         f"{leaf_path(keys)} {leaf.dtype}[{','.join(map(str, leaf.shape))}]".strip()

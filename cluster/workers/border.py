@@ -26,7 +26,7 @@ import numpy as np
 from cluster.config.region_tables import Leaving, RegionConfig
 from cluster.config.schema import Config, IslandGroup
 from cluster.failures import Failure, Reason, origin_of, raised
-from coordinator.errors import Malformed
+from coordinator.errors import Malformed, UserMistake
 from coordinator.protocol import Vitals
 
 log = logging.getLogger("archipelago.border")
@@ -134,7 +134,7 @@ class Border:
         if not self._keeps_errors:
             return f"{type(origin_of(error)).__name__}: {origin_of(error)}"
         code = self._written("".join(traceback.format_exception(error)))
-        return f"{class_of(origin_of(error))}, {self._code(code)}"
+        return f"{class_of(users_error(origin_of(error)))}, {self._code(code)}"
 
     def keep_output(self) -> None:
         """Send everything that this process prints or logs to its file, if texts may not leave.
@@ -210,6 +210,12 @@ def border_of(config: Config, group: IslandGroup, owner: str = "") -> Border:
     name = re.sub(r"[^A-Za-z0-9._+-]", "_", owner or group.group)
     others = [each.group for each in config.islands if each is not group]
     return Border(group.region or "", region, group.group, folder / f"{name}.log", others)
+
+
+def users_error(error: BaseException) -> BaseException:
+    """Return the exception of the user's code that a `UserMistake` explains, or the error."""
+    explained = error.__cause__ if isinstance(error, UserMistake) else None
+    return error if explained is None else explained
 
 
 def class_of(error: BaseException) -> str:

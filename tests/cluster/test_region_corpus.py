@@ -161,7 +161,8 @@ def test_region_whose_errors_may_leave_shows_the_whole_text(tmp_path: Path) -> N
     )
     given["task"] = {"target": f"{__name__}:talkative"}
     answer = corpus_problem(parse(given), ["eu"])
-    assert "cannot be used: ValueError: cannot parse 'canary" in answer
+    assert "task byte-tiny: stream raises ValueError: cannot parse 'canary" in answer
+    assert answer.startswith(f"{__file__}:")
 
 
 # --- the nodes ------------------------------------------------------------------------------------

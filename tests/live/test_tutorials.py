@@ -106,9 +106,9 @@ def test_own_corpus() -> None:
 
 @pytest.mark.long
 def test_lora() -> None:
-    base, text, write, train = blocks("lora.md")
+    base, text, write, train, add = blocks("lora.md")
     with place() as here, terminal(here) as folder:
-        seen = typed(here, folder, [base, text, write, train])
+        seen = typed(here, folder, [base, text, write, train, add])
         run = folder / "my-base" / "lora"
         before, after = (
             json.loads((folder / "my-base" / name / "summary.json").read_text())
@@ -120,6 +120,12 @@ def test_lora() -> None:
         assert float(told) > 1.2 * before["heldout_loss"], "the base does not know the new text"
         assert after["heldout_loss"] < after["initial_heldout_loss"] - 0.3
         assert not set(load_file(run / "model.safetensors")) & {"embedding", "hidden", "output"}
+        own, adapted = (
+            load_file(folder / "my-base" / f"{name}.safetensors") for name in ("base", "adapted")
+        )
+        assert adapted.keys() == own.keys()
+        assert all((adapted[name] != own[name]).any() for name in own)
+        assert seen.count("no problem was found, and nothing was started") == 2
 
 
 @pytest.mark.long
