@@ -173,8 +173,12 @@ class LinkStatus(TypedDict):
     """The usual rate of the last hour, in bit/s; a median. None: not known yet."""
     spread: float | None
     """The median deviation from the usual rate over that rate; None: not known yet."""
+    utilisation: float | None
+    """Bits per second over the usual rate, at most 1; None: that rate is not known yet."""
     queue_s: float
     """The age of the oldest request that is not answered, or publication that is not received."""
+    lagging: bool
+    """Whether most transfers of the last minute took longer than the overlap."""
     slow: bool
     """Whether the rate has been under half of the usual one for a minute."""
     down: bool

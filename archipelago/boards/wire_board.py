@@ -5,6 +5,7 @@ from __future__ import annotations
 from archipelago.boards.panels import RUN, Board, Panel, Query
 
 LATE = f"increase(archipelago_link_late_transfers_total{RUN}[5m])"
+SECONDS = f"increase(archipelago_link_transfer_seconds_total{RUN}[5m])"
 TRANSFERS = f"increase(archipelago_link_transfers_total{RUN}[5m])"
 
 WIRE_BOARD = Board(
@@ -58,21 +59,21 @@ WIRE_BOARD = Board(
         ),
         Panel(
             "Use of each link",
-            "The share of the time with a transfer on the link; above 1 transfers overlap. Spread: "
-            "the median deviation from the usual rate.",
+            "Traffic over the usual rate of a transfer, at most 1. Spread: the median deviation "
+            "from the usual rate, over it.",
             [
-                Query(
-                    f"rate(archipelago_link_transfer_seconds_total{RUN}[1m])",
-                    "{{link}} {{direction}} busy",
-                ),
+                Query(f"archipelago_link_utilisation_ratio{RUN}", "{{link}} {{direction}} use"),
                 Query(f"archipelago_link_spread_ratio{RUN}", "{{link}} {{direction}} spread"),
             ],
         ),
         Panel(
             "Waiting on each link",
             "The age of the oldest request that is not answered, or publication that is not "
-            "received.",
-            [Query(f"archipelago_link_queue_seconds{RUN}", "{{link}} {{direction}}")],
+            "received, beside the mean time of a transfer.",
+            [
+                Query(f"archipelago_link_queue_seconds{RUN}", "{{link}} {{direction}} oldest"),
+                Query(f"{SECONDS} / ({TRANSFERS} > 0)", "{{link}} {{direction}} transfer"),
+            ],
             unit="s",
         ),
         Panel(
@@ -83,8 +84,10 @@ WIRE_BOARD = Board(
         ),
         Panel(
             "Slow and broken links",
-            "Slow: under half of the usual rate for a minute. Down: nothing comes.",
+            "Slow: under half of the usual rate for a minute. Late: most transfers take longer "
+            "than the overlap. Down: nothing comes.",
             [
+                Query(f"archipelago_link_lagging{RUN}", "{{link}} {{direction}} late"),
                 Query(f"archipelago_link_slow{RUN}", "{{link}} {{direction}} slow"),
                 Query(f"archipelago_link_down{RUN}", "{{link}} {{direction}} down"),
             ],

@@ -7,7 +7,7 @@ from cluster.status import LinkStatus, RunStatus
 
 
 def troubles(status: RunStatus | None) -> list[str]:
-    """Return a line for each direction of a link that is down or slow."""
+    """Return a line for each direction of a link that is down, slow or late."""
     links = [] if status is None else status.get("links", [])
     return [text for link in links if (text := _trouble(link))]
 
@@ -18,6 +18,11 @@ def _trouble(link: LinkStatus) -> str:
     if link["slow"]:
         return (
             f"{_name(link)} is slow: {_rate(link['bits_s'])}, usually {_rate(link['usual_bits_s'])}"
+        )
+    if link.get("lagging", False):
+        return (
+            f"{_name(link)} is late: most transfers of the last minute took longer than "
+            f"sync.overlap allows, and {link['late']} of {link['transfers']} in all"
         )
     return ""
 

@@ -18,9 +18,9 @@ EventKind = Literal[
 life. `loss`: a life has ended. `set aside`: an island failed too often and is given up. `drain`: an
 island hands in its work. `leave`: it is gone. `scale`: another number of islands is wanted.
 `fault`: a fault was injected on purpose. `failure`: an exception, a useless message or a full
-object store. `durability`: writes are refused, or work again. `link`: a link is slow, down or back.
-`band`: the held-out loss leaves the band of the expected loss, or returns. `spike`: the training
-loss of an island has spikes.
+object store. `durability`: writes are refused, or work again. `link`: a link is slow, late, down or
+back. `band`: the held-out loss leaves the band of the expected loss, or returns. `spike`: the
+training loss of an island has spikes.
 """
 
 

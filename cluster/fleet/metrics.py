@@ -280,8 +280,12 @@ METRICS = (
              _links("usual_bits_s"), OF_LINK),
     Declared("link_spread_ratio", Kind.GAUGE, "Median deviation from the usual rate, over it.",
              _links("spread"), OF_LINK),
+    Declared("link_utilisation_ratio", Kind.GAUGE, "Bits per second over the usual rate, at most "
+             "1.", _links("utilisation"), OF_LINK),
     Declared("link_queue_seconds", Kind.GAUGE, "Age of the oldest request that is not answered, or "
              "publication that is not received.", _links("queue_s"), OF_LINK),
+    Declared("link_lagging", Kind.GAUGE, "1 while most transfers take longer than the overlap.",
+             _links("lagging"), OF_LINK),
     Declared("link_slow", Kind.GAUGE, "1 while the rate is under half of the usual one.",
              _links("slow"), OF_LINK),
     Declared("link_down", Kind.GAUGE, "1 while nothing comes over the link.",

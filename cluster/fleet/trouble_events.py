@@ -10,6 +10,8 @@ from cluster.status import LinkStatus, RunStatus
 
 AS_USUAL, DOWN = "as usual again", "down: nothing comes"
 """The states of a link without trouble, and of one that is cut off."""
+SLOW, LAGGING = "slow: under half of its usual rate", "late: most transfers exceed the overlap"
+"""The states of a link that carries less than usual, and of one that carries too little in time."""
 
 
 def alert_events(before: RunStatus | None, after: RunStatus) -> Iterator[RunEvent]:
@@ -63,7 +65,7 @@ def loss_events(before: RunStatus | None, after: RunStatus) -> Iterator[RunEvent
 
 
 def link_events(before: RunStatus | None, after: RunStatus) -> Iterator[RunEvent]:
-    """Yield an event for each link that has become slow or down, or is as usual again."""
+    """Yield an event for each link that has become slow, late or down, or is as usual again."""
     known = {_key(each): _state(each) for each in (before or {}).get("links", ())}
     for link in after.get("links", ()):
         if (state := _state(link)) != known.get(_key(link), AS_USUAL):
@@ -78,7 +80,9 @@ def _key(link: LinkStatus) -> tuple[str, str]:
 def _state(link: LinkStatus) -> str:
     if link["down"]:
         return DOWN
-    return "slow: under half of its usual rate" if link["slow"] else AS_USUAL
+    if link["slow"]:
+        return SLOW
+    return LAGGING if link.get("lagging", False) else AS_USUAL
 
 
 def _named(link: LinkStatus) -> str:

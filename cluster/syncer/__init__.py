@@ -19,7 +19,8 @@ other processes are reached over `Ports`, the tape over `Log`.
     island_time      the life of one island by activity
     badput           the vocabulary of lost time
     slow_islands     the rule by which an island counts as slow
-    link_measures    transfers over each link, its usual rate, and what deviates from it
+    link_measures    transfers over each link, from the events of the rules
+    link_counts      the usual rate of a link, its utilisation, and what deviates from it
     payload_bytes    the bytes of payloads, up and down
     merge_measures   rounds and merges: how long, how old, how large, in which direction
     counts           the counters, as data that outlives the process

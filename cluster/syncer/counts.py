@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter
 
 from cluster.syncer.island_time import IslandTime
-from cluster.syncer.link_measures import LinkCounts
+from cluster.syncer.link_counts import LinkCounts
 from coordinator.protocol import (
     Island,
     Life,

@@ -1,19 +1,17 @@
-"""The measures of links: bytes and seconds of transfers, the usual rate, and what deviates from it.
+"""The transfers on the links, from the events of the rules.
 
 A link lies between the shards and the islands of one region, or of one group without a region. Its
-two directions are measured apart: `up` carries contributions, `down` publications. The usual rate
-of a link comes from its own last hour, so no configuration has to state what a link can carry.
+two directions are measured apart: `up` carries contributions, `down` publications.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from cluster.status import LinkStatus
+from cluster.syncer.link_counts import Direction, LinkCounts, carried, is_down, row_of
 from cluster.transfers import Upload
 from coordinator.membership import SPEAKING, Member, Status
 from coordinator.protocol import (
@@ -29,97 +27,16 @@ from coordinator.protocol import (
 )
 from coordinator.state import State
 
-Direction = Literal["up", "down"]
-
-INTERVAL_S = 15.0
-"""Seconds of transfers of which one median is kept."""
-KEPT = 240
-"""Intervals that are kept: an hour, if each has a transfer."""
-SLOW_INTERVALS, KNOWN_INTERVALS = 4, 8
-"""Intervals that must be slow, and those before them that a usual rate needs."""
-SLOW_SHARE = 0.5
-"""The share of its usual rate below which a link is slow."""
-SLOW_FROM_S = 0.1
-"""Seconds of a transfer below which no link counts as slow: such times vary with the CPU's load."""
-DOWN_S, DOWN_GAPS = 60.0, 5.0
-"""A link is down after so many seconds without a transfer, and so many of its usual gaps."""
 LOST_S = 600.0
 """Seconds after its last message for which a lost island counts as one of its link.
 
 One that was scaled away while it was lost stays lost to the rules, and needs no link.
 """
-GAP_SMOOTHING = 0.1
-"""Weight of the newest gap between two transfers in its moving average."""
-
-
-@dataclass(slots=True)
-class LinkCounts:
-    """The counters of one direction of a link; plain data that outlives the process."""
-
-    nbytes: int = 0
-    """Bytes of all transfers."""
-    transfers: int = 0
-    seconds: float = 0.0
-    """Seconds of all transfers, summed."""
-    late: int = 0
-    """Transfers that took longer than the overlap."""
-    last_s: float = math.nan
-    """The time at which the last transfer ended."""
-    gap_s: float = math.nan
-    """Seconds between the ends of two transfers, a moving average."""
-    began_s: float = math.nan
-    """The time at which the present interval began."""
-    present: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """The rate in bit/s and the seconds of each transfer in the present interval."""
-    medians: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """Medians of the rate and the seconds in each earlier interval, oldest first."""
 
 
 def link_of(member: Member) -> str:
     """Return the name of a member's link: its region, or its group if it has none."""
     return member.region or member.group
-
-
-def carried(
-    counts: LinkCounts, nbytes: int, seconds: float, *, allowed_s: float, now_s: float
-) -> None:
-    """Count one transfer that has ended at `now_s`.
-
-    `allowed_s`: the seconds of the overlap; a transfer that takes longer is late.
-    """
-    counts.nbytes += nbytes
-    counts.transfers += 1
-    counts.seconds += seconds
-    counts.late += seconds > allowed_s
-    if not math.isnan(counts.last_s):
-        gap_s = max(0.0, now_s - counts.last_s)
-        old_s = gap_s if math.isnan(counts.gap_s) else counts.gap_s
-        counts.gap_s = old_s + GAP_SMOOTHING * (gap_s - old_s)
-    counts.last_s = now_s
-    if not counts.present:
-        counts.began_s = now_s
-    elif now_s - counts.began_s >= INTERVAL_S:
-        rates, times = zip(*counts.present, strict=True)
-        counts.medians.append((statistics.median(rates), statistics.median(times)))
-        del counts.medians[:-KEPT]
-        counts.present.clear()
-        counts.began_s = now_s
-    counts.present.append((8 * nbytes / max(seconds, 1e-6), seconds))
-
-
-def is_slow(counts: LinkCounts) -> bool:
-    """Return whether the last intervals had less than half of the usual rate, all of them."""
-    known, newest = counts.medians[:-SLOW_INTERVALS], counts.medians[-SLOW_INTERVALS:]
-    if len(known) < KNOWN_INTERVALS:
-        return False
-    least = SLOW_SHARE * statistics.median(rate for rate, _ in known)
-    return all(rate < least and took_s > SLOW_FROM_S for rate, took_s in newest)
-
-
-def is_down(counts: LinkCounts, now_s: float) -> bool:
-    """Return whether nothing has come for far longer than usual."""
-    gap_s = 0.0 if math.isnan(counts.gap_s) else counts.gap_s
-    return now_s - counts.last_s > max(DOWN_S, DOWN_GAPS * gap_s)  # never, if there was none yet
 
 
 class Sent(NamedTuple):
@@ -233,35 +150,11 @@ class LinkWatch:
             link, _, direction = name.rpartition(" ")
             waits = self._asked if direction == "up" else self._behind
             since_s = [at for (life, _), at in waits.items() if link_of(speaking[life]) == link]
-            yield _row(
+            yield row_of(
                 record,
                 link,
                 "up" if direction == "up" else "down",
+                now_s,
                 queue_s=now_s - min(since_s, default=now_s),
                 down=link in wanted and is_down(record, now_s),
             )
-
-
-def _row(
-    record: LinkCounts, link: str, direction: Direction, *, queue_s: float, down: bool
-) -> LinkStatus:
-    rates = [rate for rate, _ in record.medians]
-    usual = statistics.median(rates) if rates else None
-    spread = None
-    if usual is not None and len(rates) > 1:
-        spread = statistics.median(abs(rate - usual) for rate in rates) / usual
-    newest = statistics.median(rate for rate, _ in record.present) if record.present else None
-    return LinkStatus(
-        link=link,
-        direction=direction,
-        bytes=record.nbytes,
-        transfers=record.transfers,
-        transfer_s=record.seconds,
-        late=record.late,
-        bits_s=newest,
-        usual_bits_s=usual,
-        spread=spread,
-        queue_s=queue_s,
-        slow=is_slow(record),
-        down=down,
-    )

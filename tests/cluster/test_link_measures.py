@@ -9,18 +9,21 @@ import pytest
 
 from archipelago.cli.link_lines import troubles
 from cluster.fleet.trouble_events import link_events
-from cluster.syncer.link_measures import (
+from cluster.status import LinkStatus
+from cluster.syncer.link_counts import (
     DOWN_S,
     INTERVAL_S,
     KEPT,
     KNOWN_INTERVALS,
-    LOST_S,
     SLOW_INTERVALS,
     LinkCounts,
     carried,
     is_down,
+    is_lagging,
     is_slow,
+    utilisation,
 )
+from cluster.syncer.link_measures import LOST_S
 from cluster.syncer.measures import Measures
 from cluster.transfers import Prepared, Upload, unpacked
 from coordinator.advance import advance
@@ -224,13 +227,14 @@ def test_link_of_a_lost_island_is_down_for_ten_minutes_and_not_for_ever() -> Non
 
 
 def test_troubles_of_links_are_told_once_and_ended() -> None:
-    usual, slow = a_status(), a_status()
-    row = {
+    usual, slow, late = a_status(), a_status(), a_status()
+    row: LinkStatus = {
         "link": "eu", "direction": "up", "bytes": 9, "transfers": 3, "transfer_s": 1.5, "late": 1,
-        "bits_s": 12e6, "usual_bits_s": 80e6, "spread": 0.1, "queue_s": 2.0, "slow": False,
-        "down": False,
+        "bits_s": 12e6, "usual_bits_s": 80e6, "spread": 0.1, "utilisation": 0.5, "queue_s": 2.0,
+        "lagging": False, "slow": False, "down": False,
     }  # fmt: skip
-    usual["links"], slow["links"] = [row], [{**row, "slow": True}]
+    usual["links"], slow["links"] = [row], [{**row, "lagging": True, "slow": True}]
+    late["links"] = [{**row, "lagging": True}]
     text = "the link of eu to the shards is slow: 12.0Mbit/s, usually 80.0Mbit/s"
     assert troubles(slow) == [text]
     (begun,) = link_events(usual, slow)
@@ -240,3 +244,60 @@ def test_troubles_of_links_are_told_once_and_ended() -> None:
         "the link of eu to the shards is as usual again"
     ]
     assert not troubles(usual)
+    assert troubles(late) == [
+        "the link of eu to the shards is late: most transfers of the last minute took longer than "
+        "sync.overlap allows, and 1 of 3 in all"
+    ]
+    texts = [each.text for each in link_events(usual, late)]
+    assert texts == ["the link of eu to the shards is late: most transfers exceed the overlap"]
+    assert not [*link_events(late, late)]
+    assert [each.kind for each in link_events(slow, late)] == ["link"]
+    assert [each.text for each in link_events(late, usual)] == [
+        "the link of eu to the shards is as usual again"
+    ]
+
+
+def test_link_lags_while_most_transfers_take_longer_than_the_overlap() -> None:
+    counts = LinkCounts()
+    now_s = fed(counts, 0.0, 600, seconds=1.0)
+    assert not is_lagging(counts)
+    now_s = fed(counts, now_s, 2 * INTERVAL_S, seconds=3.0)
+    assert not is_lagging(counts), "half a minute of late transfers"
+    now_s = fed(counts, now_s, 4 * INTERVAL_S, seconds=3.0)
+    assert is_lagging(counts)
+    fed(counts, now_s, 2 * INTERVAL_S, seconds=1.0)
+    assert not is_lagging(counts), "it is in time again"
+    assert len(counts.late_shares) == SLOW_INTERVALS
+
+
+def test_link_with_some_late_transfers_does_not_lag() -> None:
+    counts, now_s = LinkCounts(), 0.0
+    for _ in range(100):
+        now_s = fed(counts, now_s, EVERY_S, seconds=3.0)
+        now_s = fed(counts, now_s, 2 * EVERY_S, seconds=1.0)
+    assert counts.late == 100
+    assert not is_lagging(counts)
+
+
+@pytest.mark.parametrize(("seconds", "used"), [(1.0, 0.2), (4.0, 0.8), (20.0, 1.0)])
+def test_utilisation_is_the_traffic_over_the_usual_rate_and_at_most_1(
+    seconds: float, used: float
+) -> None:
+    """A transfer of 20 s every 5 s overlaps with others, and the sum of the seconds exceeds 1."""
+    counts = LinkCounts()
+    now_s = fed(counts, 0.0, 600, seconds)
+    usual = 8 * BYTES / seconds
+    assert utilisation(counts, usual, now_s) == pytest.approx(used, rel=0.25)
+    assert utilisation(counts, usual, now_s + 36_000) == pytest.approx(0.0, abs=0.01), "idle"
+    assert utilisation(counts, None, now_s) is None
+    assert utilisation(LinkCounts(), usual, now_s) == 0.0
+
+
+def test_status_has_the_utilisation_and_lateness_of_a_link() -> None:
+    story = RuleStory()
+    for number in range(20):
+        uploads = [Upload(life("a", 1), 1000, 2.0)]
+        story.measures.received(story.state, uploads, 3.0 + 5.0 * number)
+    eu = story.link("eu", "up", 98.0)
+    assert eu["utilisation"] == pytest.approx(0.4, rel=0.25)
+    assert (eu["lagging"], eu["slow"], eu["down"]) == (True, False, False)

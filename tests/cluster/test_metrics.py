@@ -63,7 +63,8 @@ def a_full_status() -> Any:
     status["links"] = [
         LinkStatus(
             link="eu", direction=direction, bytes=9, transfers=3, transfer_s=1.5, late=1,
-            bits_s=8.0, usual_bits_s=16.0, spread=0.1, queue_s=2.0, slow=False, down=False,
+            bits_s=8.0, usual_bits_s=16.0, spread=0.1, utilisation=0.25, queue_s=2.0, lagging=False,
+            slow=False, down=False,
         )
         for direction in ("up", "down")
     ]  # fmt: skip

@@ -168,6 +168,12 @@ def islands_table(record: RunRecord) -> ReportTable | None:
     return ReportTable(f"Islands of {record.name}", head, rows) if rows else None
 
 
+def _link_state(link: Mapping[str, Any]) -> str:
+    """Return the trouble of a link in one word, or "well"."""
+    troubles = {"down": "down", "slow": "slow", "lagging": "late"}
+    return next((word for key, word in troubles.items() if link.get(key)), "well")
+
+
 def links_table(record: RunRecord) -> ReportTable | None:
     """Return the links of a run at its last look; None if it has sent nothing."""
     rows = [
@@ -177,7 +183,7 @@ def links_table(record: RunRecord) -> ReportTable | None:
             figure_text(each.get("transfers")),
             figure_text(each.get("late")),
             amount_text(_number(each.get("bits_s")), "bit/s"),
-            "down" if each.get("down") else "slow" if each.get("slow") else "well",
+            _link_state(each),
         ]
         for each in record.last.get("links") or ()
     ]

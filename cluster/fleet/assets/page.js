@@ -186,11 +186,12 @@ function links(status) {
   const all = status.links || [];
   byId("links-section").hidden = all.length === 0;
   byId("links").tBodies[0].replaceChildren(...all.map((link) => {
-    const row = make("tr"), state = link.down ? "down" : link.slow ? "slow" : "as usual";
+    const row = make("tr"), limping = link.slow ? "slow" : link.lagging ? "late" : null;
+    const state = link.down ? "down" : limping || "as usual";
     row.append(make("td", link.link), make("td", link.direction),
       make("td", rate(link.bits_s), "number"), make("td", rate(link.usual_bits_s), "number"),
       make("td", `${number(link.queue_s, 1)} s`, "number"), make("td", String(link.late), "number"),
-      make("td", state, link.down ? "lost" : link.slow ? "waiting" : "live"));
+      make("td", state, link.down ? "lost" : limping ? "waiting" : "live"));
     return row;
   }));
 }
