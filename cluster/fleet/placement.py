@@ -113,6 +113,11 @@ def room(machines: Machines, nodes: Sequence[Node]) -> int:
     return times
 
 
+def may_host(machines: Machines, node: Node) -> bool:
+    """Return whether one host of these machines may be placed on an empty node."""
+    return _fits(selector(machines), node) and _capacity(bundle(machines), node) > 0
+
+
 def _capacity(need: Mapping[str, float], node: Node) -> int:
     """Return how many times a node has these resources."""
     return min(int(node.total.get(k, 0.0) / v + 1e-9) for k, v in need.items())

@@ -6,17 +6,20 @@ from collections.abc import Iterator, Sequence
 
 from cluster.config.schema import Config
 from cluster.config.values import nearest
-from cluster.fleet.placement import Node
+from cluster.fleet.placement import Node, may_host
 from cluster.launch.links import REGION
+
+NAMED = 3
+"""Nodes that a message names."""
 
 
 def region_problems(config: Config, nodes: Sequence[Node], own_address: str) -> list[str]:
-    """Return the regions that no node has, and addresses that two regions share.
+    """Return regions that no node has, groups outside of theirs, and addresses of two regions.
 
     Where no node has the label, regions are those of the data only. Several nodes may run on this
     process's machine.
     """
-    return [*_unknown(config, nodes), *_shared(nodes, own_address)]
+    return [*_unknown(config, nodes), *_unbound(config, nodes), *_shared(nodes, own_address)]
 
 
 def _unknown(config: Config, nodes: Sequence[Node]) -> Iterator[str]:
@@ -28,6 +31,30 @@ def _unknown(config: Config, nodes: Sequence[Node]) -> Iterator[str]:
                 f"islands.{number}.region: none of the {len(nodes)} nodes has the label "
                 f"{REGION}={wanted}; {nearest(wanted, known)} or start its "
                 f"nodes with `ray start --labels={REGION}={wanted}`"
+            )
+
+
+def _unbound(config: Config, nodes: Sequence[Node]) -> Iterator[str]:
+    """Yield the groups with a region that may run on nodes outside of it.
+
+    The measures of a region's link, its leases and its corpus would be those of another region.
+    """
+    known = {node.labels[REGION] for node in nodes if REGION in node.labels}
+    for number, group in enumerate(config.islands):
+        wanted = group.region
+        if wanted not in known:
+            continue
+        outside = [
+            f"{node.name} ({REGION}={node.labels.get(REGION, '')})"
+            for node in nodes
+            if node.labels.get(REGION) != wanted and may_host(group, node)
+        ]
+        if outside:
+            more = f" and {len(outside) - NAMED} more" if len(outside) > NAMED else ""
+            yield (
+                f'islands.{number}.region: "{wanted}", but the islands may run on nodes of other '
+                f"regions or of none: {', '.join(outside[:NAMED])}{more}; bind them with "
+                f'label_selector = {{{REGION} = "{wanted}"}}, or leave region out'
             )
 
 

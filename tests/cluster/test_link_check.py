@@ -150,15 +150,62 @@ def test_nodes_of_a_region_with_a_table_do_not_read_the_public_source() -> None:
     assert found == {nodes[1].labels[NODE_ID]}
 
 
+BOUND = 'islands.0.label_selector={region="asia"}'
+
+
 def test_region_that_no_node_has_is_refused_with_the_nearest() -> None:
     nodes = [node("10.0.0.1"), node("10.0.0.2", region="eu"), node("10.0.0.3", region="asia")]
     (line,) = region_problems(config("islands.0.region=asai"), nodes, "10.0.0.1")
     assert line.startswith("islands.0.region: none of the 3 nodes has the label region=asai")
     assert "did you mean asia?" in line
-    assert region_problems(config("islands.0.region=asia"), nodes, "10.0.0.1") == []
+    assert region_problems(config("islands.0.region=asia", BOUND), nodes, "10.0.0.1") == []
     assert region_problems(config("islands.0.region=asai"), nodes[:1], "10.0.0.1") == []
     waits = config("islands.0.region=asai", "islands.0.opportunistic=true")
     assert region_problems(waits, nodes, "10.0.0.1") == []
+
+
+@pytest.mark.parametrize(
+    ("selector", "outside"),
+    [
+        (None, "10.0.0.1 (region=), 10.0.0.2 (region=eu)"),
+        ('{region="!eu"}', "10.0.0.1 (region=)"),
+        ('{region="in(eu,asia)"}', "10.0.0.2 (region=eu)"),
+        ('{region="eu"}', "10.0.0.2 (region=eu)"),
+        ('{zone="b"}', "10.0.0.2 (region=eu)"),
+    ],
+)
+def test_group_that_may_run_outside_of_its_region_is_refused(
+    selector: str | None, outside: str
+) -> None:
+    nodes = [node("10.0.0.1"), node("10.0.0.2", region="eu", zone="b"),
+             node("10.0.0.3", region="asia", zone="a")]  # fmt: skip
+    bound = () if selector is None else (f"islands.0.label_selector={selector}",)
+    (line,) = region_problems(config("islands.0.region=asia", *bound), nodes, "10.0.0.1")
+    assert line == (
+        'islands.0.region: "asia", but the islands may run on nodes of other regions or of none: '
+        f'{outside}; bind them with label_selector = {{region = "asia"}}, or leave region out'
+    )
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [BOUND, 'islands.0.label_selector={region="in(asia)"}', 'islands.0.label_selector={zone="a"}',
+     "islands.0.resources={asia_chip=1}"],
+)  # fmt: skip
+def test_group_that_only_its_region_can_hold_passes(bound: str) -> None:
+    """Labels or resources bind it, and a node without a core to give holds no island."""
+    head = Node("10.0.0.1", {"CPU": 0.0}, {NODE_ID: "head", "region": "eu"})
+    own = {"CPU": 2.0, "asia_chip": 1.0}
+    nodes = [head, node("10.0.0.2", region="eu", zone="b"),
+             Node("10.0.0.3", own, {NODE_ID: "asia", "region": "asia", "zone": "a"})]  # fmt: skip
+    assert region_problems(config("islands.0.region=asia", bound), nodes, "10.0.0.1") == []
+    assert region_problems(config("islands.0.region=asia"), [head, nodes[2]], "10.0.0.1") == []
+
+
+def test_region_without_a_selector_passes_where_no_node_has_a_region() -> None:
+    """A single machine, or a cluster whose regions are those of the data only."""
+    nodes = [node("10.0.0.1"), node("10.0.0.2")]
+    assert region_problems(config("islands.0.region=asia"), nodes, "10.0.0.1") == []
 
 
 def test_two_regions_with_one_address_are_refused_except_on_this_machine() -> None:
