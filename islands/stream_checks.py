@@ -148,9 +148,9 @@ def _of_batch(batch: Batch, batch_size: int, heldout: Batch) -> Iterator[str]:
     whole = [leaf.shape[:1] == (batch_size,) for leaf in jax.tree.leaves(ours)]
     if forms[0] != forms[1] or not all(whole):
         yield (
-            f"gives a batch of {_batch_text(ours)}, and held-out batches have {_batch_text(theirs)}: both "
-            f"must have the same arrays, axes and types, with {batch_size} windows on the first "
-            "axis of this one"
+            f"gives a batch of {_batch_text(ours)}, and held-out batches have "
+            f"{_batch_text(theirs)}: both must have the same arrays, axes and types, with "
+            f"{batch_size} windows on the first axis of this one"
         )
 
 

@@ -18,10 +18,14 @@ CUT_S = 60.0
 """The usual cut in seconds: Ray does not give up the node yet."""
 LONG_CUT_S = 240.0
 """The long cut in seconds: Ray has ended the node by then."""
+BULK_S = 600.0
+"""Seconds of objects at the full rate of all links, with `--full`."""
 
 
 def wan(
-    full: Annotated[bool, typer.Option("--full", help="Also other links; an hour.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Also other links, a slow region and bulk; 70 minutes.")
+    ] = False,
     quorum: Annotated[int, typer.Option(min=1, max=4, help="K of decoupled training.")] = 4,
     quick: Annotated[bool, typer.Option("--quick", help="A small model; four minutes.")] = False,
     cut: Annotated[
@@ -100,18 +104,32 @@ def wan(
             methods_elsewhere=None if full else ["data-parallel", "decoupled"],
             say=console.print,
         )
-        half = CutPlan(0.0, regions, slowness=2.0)
-        runs: dict[str, Callable[[], dict[str, Any]]] = {
-            "cut": lambda: wan_cut.cut_off(CutPlan(CUT_S, regions), console.print),
-            "long_cut": lambda: wan_cut.cut_off(CutPlan(LONG_CUT_S, regions), console.print),
-            "slow_region": lambda: wan_cut.slow(half, console.print),
-        }
-        for name in runs if full else ["cut"]:
+        for name, further in further_runs(regions, console.print, full=full).items():
             try:
-                figures[name] = runs[name]()
+                figures[name] = further()
             except ArchipelagoError as error:  # the figures before it took an hour
                 figures[name] = {"failed": str(error)}
                 failed.append(f"{name}: {error}")
     tell(alone[0].strip("-") if alone else "wan", figures, console, as_json=as_json)
     if failed:
         raise RunFailed("\n".join(failed))
+
+
+def further_runs(
+    regions: int, say: Callable[[str], None], *, full: bool
+) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Return what is measured after the points, by its name in the figures: a cut, or all."""
+    from archipelago.lab.bench import wan_bulk, wan_cut
+    from archipelago.lab.bench.wan_cut import CutPlan
+
+    runs: dict[str, Callable[[], dict[str, Any]]] = {
+        "cut": lambda: wan_cut.cut_off(CutPlan(CUT_S, regions), say),
+    }
+    if full:
+        half = CutPlan(0.0, regions, slowness=2.0)
+        runs |= {
+            "long_cut": lambda: wan_cut.cut_off(CutPlan(LONG_CUT_S, regions), say),
+            "slow_region": lambda: wan_cut.slow(half, say),
+            "bulk": lambda: wan_bulk.bulk(wan_bulk.BulkPlan(BULK_S), say),
+        }
+    return runs

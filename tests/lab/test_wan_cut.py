@@ -9,6 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from archipelago.cli.bench_output import tell
+from archipelago.cli.bench_wan import further_runs
 from archipelago.cli.main import app
 from archipelago.lab.bench.wan_cut import BATCH, WINDOW, CutPlan, config_of, taking_part
 from coordinator.errors import UserMistake
@@ -40,6 +41,12 @@ def test_region_takes_part_if_it_is_in_the_last_merge_of_every_fragment() -> Non
     assert taking_part(look(["r0-0", "r1-0"], ["r1-0"])) == {"r1"}
     assert taking_part(look(["r0-0"], [])) == set()
     assert taking_part(look()) == set(), "there is no model yet"
+
+
+def test_full_bench_has_both_cuts_a_slow_region_and_bulk() -> None:
+    assert [*further_runs(4, print, full=False)] == ["cut"]
+    names = [*further_runs(4, print, full=True)]
+    assert names == ["cut", "long_cut", "slow_region", "bulk"]
 
 
 @pytest.mark.parametrize("other", ["--full", "--quick"])
