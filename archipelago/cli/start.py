@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from rich.console import Console
 from archipelago.cli.options import FAILED, Json, Overrides, Verbose
 from archipelago.cli.train import train
 from cluster.storage.files import json_text
-from coordinator.errors import UserMistake
+from coordinator.errors import ArchipelagoError, UserMistake
 
 SHORT = (
     "task.preset=byte-tiny",
@@ -23,6 +24,12 @@ SHORT = (
     "faults.plan=[{at_step = 20, kind = 'kill', island = 'local-2'}]",
 )
 """The overrides that make the demo a check of one minute on two cores."""
+LINES = 3
+"""The lines of text that the demo's model writes."""
+WIDEST = 76
+"""Characters of such a line; the rest of a longer one becomes the next line."""
+MOST_TOKENS = 400
+"""Tokens after which the model stops, even if it has written fewer lines."""
 
 
 def init(
@@ -62,12 +69,74 @@ def demo(
     with as_file(files("archipelago").joinpath("examples", "demo.toml")) as config_path:
         changed = [*(SHORT if check else ()), *overrides]
         summary = train(
-            config_path, changed, run_dir=run_dir, verbose=verbose, as_json=as_json, reports=True
+            config_path,
+            changed,
+            run_dir=run_dir,
+            verbose=verbose,
+            as_json=as_json,
+            closing=_report_line if as_json else closing_lines,
         )
     if check and (wrong := problems(summary)):
         for line in wrong:
             print(f"archipelago: demo --check: {line}", file=sys.stderr)
         raise typer.Exit(FAILED)
+
+
+def closing_lines(run_dir: Path, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the last lines of a demo: where its report is, and some text of its model."""
+    yield from _report_line(run_dir, summary)
+    try:
+        written = own_text(run_dir)
+    except ArchipelagoError as error:  # the run has ended well
+        yield f"the model has written no text: {error}"
+        return
+    loss = summary["heldout_loss"]
+    score = "" if loss is None else f", at a held-out loss of {loss:.2f}"
+    yield f"the model wrote these lines; after {summary['t']} steps{score}, they are rough:"
+    yield from written
+
+
+def own_text(run_dir: Path, lines: int = LINES) -> list[str]:
+    """Return lines that the model of a run writes after a line break, the same on every call.
+
+    Errors: `UserMistake` if the model cannot be read, or is no model of text.
+    """
+    from archipelago.trained_model import trained_model
+    from islands.text_model import Sampling
+
+    text = ""
+    for piece in trained_model(str(run_dir)).continued("\n", MOST_TOKENS, Sampling()):
+        text += piece
+        if len(cut_lines(text)) > lines:
+            break
+    return cut_lines(text)[:lines]
+
+
+def cut_lines(text: str) -> list[str]:
+    """Return the lines of a text that are not blank, cut for a terminal.
+
+    A character that cannot be printed becomes U+FFFD.
+    """
+    from islands.text_model import INCOMPLETE
+
+    shown = "".join(c if c.isprintable() or c == "\n" else INCOMPLETE for c in text.expandtabs())
+    return [
+        part
+        for line in shown.split("\n")
+        for at in range(0, len(line), WIDEST)
+        if (part := line[at : at + WIDEST].rstrip())
+    ]
+
+
+def _report_line(run_dir: Path, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Write the report of a run, and yield the line that names it, or why there is none."""
+    from archipelago.lab.report.written import write_run_report
+
+    del summary
+    try:
+        yield f"the report is in {write_run_report(run_dir, datetime.now().astimezone())}"
+    except UserMistake as error:  # the run has ended well
+        yield f"there is no report: {error}"
 
 
 def copied(source: str, folder: Path) -> list[str]:

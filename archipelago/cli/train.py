@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -100,12 +100,12 @@ def train(
     check: bool = False,
     verbose: bool = False,
     as_json: bool = False,
-    reports: bool = False,
+    closing: Callable[[Path, Mapping[str, Any]], Iterable[str]] | None = None,
 ) -> Mapping[str, object]:
     """Run a configuration in this terminal to its end, and return the summary.
 
-    With `check`, start nothing and return what would run. With `reports`, write a report of the run
-    to its directory, and name it in the last line.
+    With `check`, start nothing and return what would run. `closing`: (run directory, summary) ->
+    the last lines to print.
 
     Errors: `UserMistake`, `RunFailed`; `typer.Exit` if a signal has ended it.
     """
@@ -164,21 +164,11 @@ def train(
         console.print(summary_table(outcome.summary))
         console.print(f"model, events and metrics are in {chosen}")
     _print_missing(outcome)
-    if reports:
-        console.print(_report_line(chosen), markup=False, highlight=False, soft_wrap=True)
+    for line in closing(chosen, outcome.summary) if closing else ():
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     if interrupts.asked is not None:
         raise typer.Exit(INTERRUPTED)
     return outcome.summary
-
-
-def _report_line(run_dir: Path) -> str:
-    """Write the report of a run, and return the line that names it, or why there is none."""
-    from archipelago.lab.report.written import write_run_report
-
-    try:
-        return f"the report is in {write_run_report(run_dir, datetime.now().astimezone())}"
-    except UserMistake as error:  # the run has ended well
-        return f"there is no report: {error}"
 
 
 def checked(config: Config, run_dir: Path, layout: Layout) -> Mapping[str, object]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from archipelago.cli.main import main
-from archipelago.cli.start import problems
+from archipelago.cli.start import WIDEST, cut_lines, problems
 
 ROOT = Path(__file__).parents[2]
 WELL: dict[str, Any] = {
@@ -112,3 +112,14 @@ def test_successful_demo_has_no_problems() -> None:
 def test_failed_demo_explains_why(wrong: dict[str, Any], words: str) -> None:
     (found,) = problems({**WELL, **wrong})
     assert found.startswith(words)
+
+
+def test_text_of_the_model_is_cut_into_lines_that_a_terminal_can_print() -> None:
+    text = "def one():\n\n  \n\treturn 1  \n" + "a" * (WIDEST + 1) + "\n\x1b[2Jred\r\x00"
+    assert cut_lines(text) == [
+        "def one():",
+        "        return 1",
+        "a" * WIDEST,
+        "a",
+        "\ufffd[2Jred\ufffd\ufffd",
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from archipelago.cli.main import main
+from archipelago.cli.start import MOST_TOKENS, closing_lines, cut_lines, own_text
 from archipelago.trained_model import TrainedModel, trained_model
 from cluster.config.load import load
 from cluster.storage.folder import Folder
@@ -99,6 +101,25 @@ def test_sample_as_json_says_what_was_generated(
     assert (once["run"], once["prompt"], once["tokens"]) == ("first", "7 ti", 40)
     assert once["text"] == again["text"]
     assert len(once["text"].encode()) >= 40
+
+
+def test_demo_ends_with_three_lines_of_its_model(run_dir: Path) -> None:
+    report, heading, *lines = closing_lines(run_dir, {"t": 60, "heldout_loss": 2.5})
+    assert "report" in report
+    assert "after 60 steps, at a held-out loss of 2.50, they are rough" in heading
+    text = "".join(trained_model(str(run_dir)).continued("\n", MOST_TOKENS, Sampling()))
+    assert lines == cut_lines(text)[:3]
+    assert len(lines) == 3
+    assert lines == own_text(run_dir)
+
+
+def test_demo_whose_model_is_gone_ends_with_the_reason(run_dir: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "copied"
+    shutil.copytree(run_dir, copied)
+    (copied / "model.safetensors").unlink()
+    *_, last = closing_lines(copied, {"t": 60, "heldout_loss": None})
+    assert last.startswith("the model has written no text: ")
+    assert "copied" in last
 
 
 def test_eval_gives_the_loss_of_the_evaluator(
