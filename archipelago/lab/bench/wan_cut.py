@@ -233,8 +233,8 @@ def _rate(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> flo
 def ledger_of(run_dir: Path, plan: CutPlan) -> dict[str, object]:
     """Return the token counts of a run that has ended, and what is wrong with them.
 
-            Errors: `UserMistake`, `OSError` and `Damaged` as in `count_problems`.
-        """
+    Errors: `UserMistake`, `OSError` and `Damaged` as in `count_problems`.
+    """
     counts = json.loads((run_dir / SUMMARY).read_text())
     problems = count_problems(run_dir, plan.most_outstanding)
     return {
