@@ -1,4 +1,4 @@
-"""The examples and the tutorial "Your own model" on real Ray, as a reader runs them."""
+"""The examples, a tutorial and a Gemma run on real Ray, as a reader runs them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.archipelago.test_own_model_tutorial import blocks, patched, script
+from tests.given import sums
 from tests.live.cli import ROOT, Place, place
 from tests.live.test_tutorials import terminal, typed
 
@@ -26,6 +27,23 @@ SCRIPTS = ("digits_jax", "digits_nnx", "digits_equinox", "lora")
 OTHERS = ("loop_jax", "loop_torch", "ties")
 """Examples that print a held-out loss."""
 STEPS = 120
+GEMMA_RUN = """
+[run]
+steps = 6
+[task]
+preset = "gemma-0.1m"
+options = { vocabulary = 300 }
+[data]
+source = "tokens"
+window = 32
+lease_windows = 32
+heldout_percent = 20.0
+[[islands]]
+group = "local"
+count = 1
+batch_size = 4
+resources = { CPU = 0.5 }
+"""
 
 
 def test_tutorial_own_model() -> None:
@@ -139,3 +157,37 @@ def test_example_of_a_loop_or_a_rule_runs_from_the_wheel(wheel: Path, name: str)
         printed, figures = run_example(here, folder, wheel, name)
         assert f"{figures['heldout_loss']:.3f}" in printed
         assert figures["merges"] > 0
+
+
+def test_gemma_run_from_the_wheel_in_an_empty_directory(wheel: Path) -> None:
+    """Text becomes tokens, tokens a run, and the run a folder for transformers."""
+    with place() as here, terminal(here) as folder:
+        text = sums(here.folder / "text")
+        said = typed(
+            here,
+            folder,
+            [
+                f"export PYTHONPATH={wheel}",
+                "python -c 'import archipelago; print(archipelago.__file__)'",
+                "archipelago model gemma-3-270m",
+                f"archipelago data tokenize {text} tokens --train-vocab 300",
+                f"echo '{GEMMA_RUN}' > run.toml",
+                "archipelago run run.toml --run-dir first",
+                "archipelago export first out --format hf",
+                "archipelago sample first '3 times 1' --tokens 8 --json > sample.json",
+                "archipelago eval first --json > eval.json",
+            ],
+        )
+        assert Path(said.splitlines()[0]).is_relative_to(wheel)
+        assert "268,098,176" in said, "the parameters of Gemma 3 270M"
+        summary, sample, judged = (
+            json.loads((folder / name).read_text())
+            for name in ("first/summary.json", "sample.json", "eval.json")
+        )
+        assert summary["merges"] > 0
+        assert sample["tokens"] == 8
+        assert sample["text"]
+        assert judged["heldout_loss"] == summary["heldout_loss"]
+        assert json.loads((folder / "out" / "config.json").read_text())["vocab_size"] == 300
+        written = {path.name for path in (folder / "out").iterdir()}
+        assert {"model.safetensors", "tokenizer.json", "README.md"} <= written
