@@ -230,6 +230,17 @@ def test_states_without_a_checksum_are_read(tmp_path: Path) -> None:
     same(found, state)
 
 
+def test_damage_to_the_name_of_the_checksum_does_not_switch_it_off(tmp_path: Path) -> None:
+    depot = Folder(tmp_path)
+    for step in (25, 50):
+        save_state(depot, drawn(step), keep=2)
+    name = name_of(held(50))
+    depot.write(name, depot.read(name).replace(b'"sha256"', b'"3ha256"'))
+    found = load_state(depot)
+    assert found is not None
+    same(found, drawn(25))
+
+
 def test_ring_with_a_memory_but_no_state_is_refused(tmp_path: Path) -> None:
     Turning(tmp_path, "data-parallel")
     for step in (25, 50):
