@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from archipelago.cli.formatting import amount
 from archipelago.cli.options import FAILED, Json, Overrides, Verbose
 from archipelago.cli.train import train
 from cluster.storage.files import json_text
@@ -90,9 +91,9 @@ def closing_lines(run_dir: Path, summary: Mapping[str, Any]) -> Iterator[str]:
     except ArchipelagoError as error:  # the run has ended well
         yield f"the model has written no text: {error}"
         return
-    loss = summary["heldout_loss"]
+    tokens, loss = amount(summary["tokens_trained"]), summary["heldout_loss"]
     score = "" if loss is None else f", at a held-out loss of {loss:.2f}"
-    yield f"the model wrote these lines; after {summary['t']} steps{score}, they are rough:"
+    yield f"the model wrote these lines; after {tokens} tokens{score}, they are rough:"
     yield from written
 
 

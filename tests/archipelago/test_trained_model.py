@@ -17,6 +17,7 @@ from archipelago.cli.main import main
 from archipelago.cli.start import MOST_TOKENS, closing_lines, cut_lines, own_text
 from archipelago.trained_model import TrainedModel, trained_model
 from cluster.config.load import load
+from cluster.fleet.outcome import SUMMARY_FIELDS
 from cluster.storage.folder import Folder
 from cluster.storage.layout import save_layout
 from cluster.storage.model_file import PART_BYTES, ModelFiles
@@ -104,9 +105,11 @@ def test_sample_as_json_says_what_was_generated(
 
 
 def test_demo_ends_with_three_lines_of_its_model(run_dir: Path) -> None:
-    report, heading, *lines = closing_lines(run_dir, {"t": 60, "heldout_loss": 2.5})
+    figures = {"tokens_trained": 90_000, "heldout_loss": 2.5}
+    assert {*figures} <= {*SUMMARY_FIELDS}
+    report, heading, *lines = closing_lines(run_dir, figures)
     assert "report" in report
-    assert "after 60 steps, at a held-out loss of 2.50, they are rough" in heading
+    assert "after 90.0k tokens, at a held-out loss of 2.50, they are rough" in heading
     text = "".join(trained_model(str(run_dir)).continued("\n", MOST_TOKENS, Sampling()))
     assert lines == cut_lines(text)[:3]
     assert len(lines) == 3
@@ -117,7 +120,7 @@ def test_demo_whose_model_is_gone_ends_with_the_reason(run_dir: Path, tmp_path: 
     copied = tmp_path / "copied"
     shutil.copytree(run_dir, copied)
     (copied / "model.safetensors").unlink()
-    *_, last = closing_lines(copied, {"t": 60, "heldout_loss": None})
+    *_, last = closing_lines(copied, {})
     assert last.startswith("the model has written no text: ")
     assert "copied" in last
 
