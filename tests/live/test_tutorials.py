@@ -92,16 +92,17 @@ def test_first_run() -> None:
 
 @pytest.mark.long
 def test_own_corpus() -> None:
-    make, look, encode, configure, train, mix = blocks("own-corpus.md")
+    make, look, encode, configure, train, use, mix = blocks("own-corpus.md")
     with place() as here, terminal(here) as folder:
         seen = typed(here, folder, [make, look, encode])
         assert "problem" not in seen
         assert "the task needs a vocabulary of at least 2,048" in seen
-        printed = typed(here, folder, [configure, train, mix])
+        printed = typed(here, folder, [configure, train, use, mix])
         assert printed.count("no problem was found, and nothing was started") == 2
         summary = json.loads((folder / "first" / "summary.json").read_text())
-        assert summary["initial_heldout_loss"] == pytest.approx(math.log(2048), rel=0.01)
-        assert summary["heldout_loss"] < summary["initial_heldout_loss"] - 0.5
+        assert math.log(2048) < summary["initial_heldout_loss"] < 9
+        assert summary["heldout_loss"] < 7
+        assert (folder / "first-hf" / "tokenizer.json").exists()
 
 
 @pytest.mark.long
