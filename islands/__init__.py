@@ -56,6 +56,7 @@ Modules:
     own_wire_checks   the checks of such a codec before anything starts
     user_functions    calls of a user's function by a shard or a learner
     guarded_task      the functions of a user's task, with the line of their errors
+    nested_leaves     leaves by their paths as nested dictionaries
     mesh_shape        how many devices an island has along each axis, and what fits
     mesh              an island's devices as a mesh, and the placement of its arrays
     adopt             how a fragment leaves the parameters, and how a newer one comes in

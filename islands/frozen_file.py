@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 from coordinator.errors import UserMistake
 from islands.data.buckets import connection, in_bucket, path_of, plain_uri
+from islands.nested_leaves import nested
 
 PIECE_BYTES = 1 << 22
 
@@ -37,7 +38,7 @@ def frozen_file(path: str | Path, sha256: str) -> Callable[[], dict[str, Any]]:
     def load() -> dict[str, Any]:
         try:
             with _checked(given, sha256.lower()) as checked:
-                return _nested(load_file(checked))
+                return nested(load_file(checked))
         except OSError as error:
             why = error.strerror or str(error)
             raise UserMistake(f"frozen arrays: {plain_uri(given)} cannot be read: {why}") from error
@@ -79,15 +80,3 @@ def _digest(file: Any, copy: IO[bytes] | None) -> str:
         if copy is not None:
             copy.write(piece)
     return digest.hexdigest()
-
-
-def _nested(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Return arrays as a tree that nests at the slashes of their names."""
-    tree: dict[str, Any] = {}
-    for name, array in arrays.items():
-        *folders, last = name.split("/")
-        node = tree
-        for folder in folders:
-            node = node.setdefault(folder, {})
-        node[last] = array
-    return tree

@@ -28,8 +28,8 @@ from islands.gemma.hf_config import config_of, spec_of
 from islands.gemma.hf_folder import differences
 from islands.gemma.hf_weights import to_transformers
 from islands.gemma.language_task import DrawnGemma
-from islands.gemma.parameters import nested
 from islands.gemma.spec import GemmaSpec
+from islands.nested_leaves import nested
 from islands.parameter_files import INDEX, SUFFIX
 
 FILE_BYTES = 5 * 10**9

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from coordinator.errors import UserMistake
-from islands.adapters.leaf_trees import branches, fitted, leaves_of, nested
+from islands.adapters.leaf_trees import branches, fitted, leaves_of
 from islands.adapters.model_parts import (
     LossInputs,
     ModelParts,
@@ -27,6 +27,7 @@ from islands.adapters.model_parts import (
     split_result,
     task_of,
 )
+from islands.nested_leaves import nested
 from islands.sources import DataSpec
 from islands.state_tree import KEY
 from islands.task import Task, leaf_path

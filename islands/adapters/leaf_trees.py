@@ -21,18 +21,6 @@ _NAMED = 3
 """The most paths that one problem names."""
 
 
-def nested(leaves: Leaves) -> dict[str, Any]:
-    """Return the tree of dictionaries with these leaves."""
-    tree: dict[str, Any] = {}
-    for path, leaf in leaves.items():
-        *folders, last = path.split("/")
-        node = tree
-        for folder in folders:
-            node = node.setdefault(folder, {})
-        node[last] = leaf
-    return tree
-
-
 def leaves_of(tree: Any) -> dict[str, Any]:
     """Return the leaves of a tree by path."""
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from coordinator.errors import UserMistake
-from islands.adapters.leaf_trees import branches, leaves_of, nested
+from islands.adapters.leaf_trees import branches, leaves_of
 from islands.adapters.model_parts import (
     LossInputs,
     ModelParts,
@@ -24,6 +24,7 @@ from islands.adapters.model_parts import (
     split_result,
     task_of,
 )
+from islands.nested_leaves import nested
 from islands.sources import DataSpec
 from islands.state_tree import FROZEN, KEY, named_arguments
 from islands.task import Batch, Task

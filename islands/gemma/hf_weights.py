@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from coordinator.errors import UserMistake
 from islands.gemma.forward import LAYER_SCALARS, frozen_of
-from islands.gemma.parameters import Leaf, leaf_plans, nested
+from islands.gemma.parameters import Leaf, leaf_plans
 from islands.gemma.spec import GemmaSpec
+from islands.nested_leaves import nested
 from islands.task import leaf_path
 
 HEAD = "lm_head.weight"

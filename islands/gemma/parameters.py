@@ -25,6 +25,7 @@ from jax.sharding import PartitionSpec
 from numpy.typing import NDArray
 
 from islands.gemma.spec import GLOBAL, LOCAL, SHARED, GemmaSpec, Section
+from islands.nested_leaves import nested
 
 GemmaParams: TypeAlias = Any
 """The tree of parameters: nested dictionaries of float32 arrays."""
@@ -194,15 +195,3 @@ def _drawn(path: str, plan: LeafPlan, seed: int) -> Leaf:
 def _tree(spec: GemmaSpec, leaf: Callable[[str, LeafPlan], Any]) -> GemmaParams:
     """Return the tree with the result of `leaf` for each leaf."""
     return nested({path: leaf(path, plan) for path, plan in leaf_plans(spec).items()})
-
-
-def nested(leaves: Mapping[str, Any]) -> GemmaParams:
-    """Return leaves by path as nested dictionaries."""
-    root: dict[str, Any] = {}
-    for path, leaf in leaves.items():
-        *folders, name = path.split("/")
-        node = root
-        for folder in folders:
-            node = node.setdefault(folder, {})
-        node[name] = leaf
-    return root

@@ -16,6 +16,7 @@ from archipelago.lab.bench.wan_samples import (
     peak_over_mean,
     run_sample,
 )
+from coordinator.errors import RunFailed
 
 
 def test_participants_are_those_of_all_periods() -> None:
@@ -73,9 +74,20 @@ def test_sampler_counts_both_directions_until_its_end() -> None:
         now_s = time.monotonic() - began_s
         return int(1e6 * now_s), int(1e6 * (now_s // 0.2))
 
-    with ByteSampler(count, 0.001) as sampler:
+    sampler = ByteSampler(count, 0.001)
+    with sampler.running():
         while time.monotonic() < began_s + 0.85:
             pass
     ended = next(looks)
     assert ended == len(sampler.times_s)
     assert sampler.peak_over_mean(began_s + 0.2, 0.2, 3) > 3.0
+
+
+def test_error_of_a_sample_ends_the_measurement() -> None:
+    """Without it the figure would come from the samples before the error."""
+
+    def count() -> tuple[int, int]:
+        raise RunFailed("the link is gone")
+
+    with pytest.raises(RunFailed, match="the link is gone"), ByteSampler(count, 0.001).running():
+        pass

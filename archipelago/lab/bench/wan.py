@@ -216,7 +216,8 @@ def _decoupled(network: Network, point: WanPoint, periods: int) -> dict[str, Any
         spread=point.spread,
     )
     module = "archipelago.lab.bench.wan_decoupled"
-    with ByteSampler(first_link(network), period_s / PARTS / 2) as sampler:
+    sampler = ByteSampler(first_link(network), period_s / PARTS / 2)
+    with sampler.running():
         within_s = plan.warm_s + plan.for_s
         figures = driver(network, module, json_text(asdict(plan)), within_s=within_s)
     peak = sampler.peak_over_mean(figures.pop("began_s"), period_s, periods)

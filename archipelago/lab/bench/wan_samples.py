@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -92,24 +93,20 @@ class ByteSampler:
     times_s: list[float] = field(default_factory=list)
     counts: list[tuple[int, int]] = field(default_factory=list)
     _ended: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
 
-    def __enter__(self) -> ByteSampler:
-        """Begin to sample."""
-        self._thread = threading.Thread(target=self._sample, name="bytes of a link")
-        self._thread.start()
-        return self
+    @contextmanager
+    def running(self) -> Generator[None]:
+        """Sample until the block ends.
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End the thread."""
-        self._ended.set()
-        assert self._thread is not None
-        self._thread.join()
+        Errors: `RunFailed` and others of `count`, at the end of the block.
+        """
+        with ThreadPoolExecutor(1, "bytes of a link") as pool:
+            sampling = pool.submit(self._sample)
+            try:
+                yield
+            finally:
+                self._ended.set()
+            sampling.result()
 
     def _sample(self) -> None:
         while not self._ended.is_set():
