@@ -541,8 +541,14 @@ MUTANTS = (
     Mutant(
         "the state of a ring is believed",
         KEEPING,
-        'if "sha256" in metadata:',
+        "if {*OURS} & metadata.keys():",
         "if False:",
+    ),
+    Mutant(
+        "one damaged name switches the checksum of a ring's state off",
+        KEEPING,
+        "if {*OURS} & metadata.keys():",
+        'if "sha256" in metadata:',
     ),
     Mutant(
         "a damaged state of a ring ends the run",
