@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -88,16 +89,19 @@ def cluster_of(
         _fits_here(stores.shards)
 
         def start() -> None:
-            ray.init(
-                address="local",
-                num_cpus=max(os.cpu_count() or 1, math.ceil(cpus)),
-                resources=_other_resources(config),
-                include_dashboard=config.monitor.dashboard,
-                object_store_memory=max(STORE_FLOOR_BYTES, stores.shards),
-                namespace=namespace,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+            with warnings.catch_warnings():
+                # JAX warns of forks, after which Ray at once starts another program
+                warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+                ray.init(
+                    address="local",
+                    num_cpus=max(os.cpu_count() or 1, math.ceil(cpus)),
+                    resources=_other_resources(config),
+                    include_dashboard=config.monitor.dashboard,
+                    object_store_memory=max(STORE_FLOOR_BYTES, stores.shards),
+                    namespace=namespace,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                )
 
         begun(start)
     else:

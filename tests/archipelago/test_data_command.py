@@ -50,6 +50,8 @@ def test_tokenize_and_inspect(cli: Cli) -> None:
     assert found["tokens"] == made["tokens"]
     assert found["samples"][1] == "a line with the number 1"
     assert found["longest_document"] < 30
+    assert cli("data", "inspect", "tokens", "--all")[1].endswith("all digests agree (files: 1)\n")
+    assert "digests" not in cli("data", "inspect", "tokens")[1]
 
 
 def test_inspect_counts_what_tokenize_writes(cli: Cli) -> None:

@@ -97,6 +97,7 @@ def test_own_corpus() -> None:
         seen = typed(here, folder, [make, look, encode])
         assert "problem" not in seen
         assert "the task needs a vocabulary of at least 2,048" in seen
+        assert seen.endswith("all digests agree (files: 1)\n")
         printed = typed(here, folder, [configure, train, use, mix])
         assert printed.count("no problem was found, and nothing was started") == 2
         summary = json.loads((folder / "first" / "summary.json").read_text())
@@ -107,9 +108,9 @@ def test_own_corpus() -> None:
 
 @pytest.mark.long
 def test_lora() -> None:
-    base, text, write, train, add = blocks("lora.md")
+    base, text, write, train, add, compare = blocks("lora.md")
     with place() as here, terminal(here) as folder:
-        seen = typed(here, folder, [base, text, write, train, add])
+        seen = typed(here, folder, [base, text, write, train, add, compare])
         run = folder / "my-base" / "lora"
         before, after = (
             json.loads((folder / "my-base" / name / "summary.json").read_text())
@@ -127,6 +128,11 @@ def test_lora() -> None:
         assert adapted.keys() == own.keys()
         assert all((adapted[name] != own[name]).any() for name in own)
         assert seen.count("no problem was found, and nothing was started") == 2
+        assert "os.fork()" not in seen, "a warning of JAX that means nothing here"
+        found = re.findall(r"^(base|adapted) +(old text|capitals) +([0-9.]+)$", seen, re.MULTILINE)
+        losses = {(name, kind): float(loss) for name, kind, loss in found}
+        assert losses["adapted", "capitals"] < losses["base", "capitals"]
+        assert losses["adapted", "old text"] > losses["base", "old text"]
 
 
 @pytest.mark.long
