@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,9 +26,10 @@ from archipelago.lab.bench.wan_bulk import BulkPlan, bulk
 from archipelago.lab.bench.wan_cut import CutPlan, cut_off
 from archipelago.lab.checks.token_counts import count_problems
 from archipelago.lab.wan import ceiling, kernel, nodes, rig
-from archipelago.lab.wan.network import FOLDER, Network, read
+from archipelago.lab.wan.network import Network, read
 from coordinator.errors import UserMistake
-from tests.live.cli import ROOT, Place, finish, place, until
+from tests.live.cli import ROOT, Place, finish, place
+from tests.live.over_links import happens, left_of, own_name, started
 from tests.live.prometheus import prometheus_of
 
 pytestmark = [
@@ -52,10 +53,6 @@ except OSError:
 """A script that prints the seconds until a connection is refused; -1 if nothing answers."""
 
 
-def own_name() -> str:
-    return f"t{os.getpid() % 10**6}"
-
-
 @contextmanager
 def two_regions() -> Generator[Network]:
     network = Network.planned(own_name(), "10.79", ["eu", "us"], GBIT, RTT_MS)
@@ -64,14 +61,6 @@ def two_regions() -> Generator[Network]:
         assert "its ceiling here is" in said[0]
         yield network
     assert left_of(network.name) == []
-
-
-def left_of(name: str) -> list[str]:
-    """Return the processes, namespaces, devices and files of a network that are still there."""
-    links = kernel.run("ip", "-o", "link")
-    there = [f"{name}h"] if f"{name}h" in links else []
-    there += [str(FOLDER / name)] if (FOLDER / name).exists() else []
-    return [*map(str, nodes.processes(name)), *kernel.namespaces(name), *there]
 
 
 def round_trip_s(network: Network) -> float:
@@ -364,27 +353,6 @@ def test_alert_for_a_slow_link_and_for_a_cut_one_fires_at_a_real_prometheus() ->
     assert "the link of us to the shards is as usual again" in finished.err
     assert "the link of us to the shards is down: " in finished.err
     assert left_of(network.name) == []
-
-
-def happens(process: subprocess.Popen[str], what: Callable[[], object]) -> None:
-    """Wait until something holds, and fail if the run ends first."""
-    until(lambda: what() or process.poll() is not None)
-    assert process.poll() is None, process.communicate()
-
-
-def started(here: Place, network: Network, *words: str) -> subprocess.Popen[str]:
-    """Start a command in the first region, with the address of its cluster."""
-    address = f"{network.address(0)}:{nodes.PORT}"
-    command = [sys.executable, "-m", "archipelago", *words, "--address", address]
-    return subprocess.Popen(
-        kernel.inside(network.namespace(network.regions[0]), *command),
-        cwd=ROOT,
-        env=here.environment | nodes.environment(network),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
 
 
 def participants(here: Place) -> set[str]:
