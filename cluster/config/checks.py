@@ -58,15 +58,19 @@ def source_of_parameters_is_named(config: Config) -> Iterator[Problem]:
             yield Problem(f"task.{key}", "has no effect without task.init_from; name the source")
 
 
-@reads("durability.dir")
+@reads("durability.dir", "regions")
 def durable_everywhere(config: Config) -> Iterator[Problem]:
-    """Check that the durable store is an absolute path or a bucket, without credentials.
+    """Check that each durable store is an absolute path or a bucket, without credentials."""
+    yield from _store_problems("durability.dir", config.durability.dir)
+    for name, region in config.regions.items():
+        yield from _store_problems(f"regions.{name}.durability.dir", region.durability.dir)
 
-    The messages do not show the URL, which may hold a secret.
-    """
-    if (given := config.durability.dir) is None or given.startswith("/"):
+
+def _store_problems(where: str, given: str | None) -> Iterator[Problem]:
+    """Yield what is wrong with a store; the texts do not show the URL, which may hold a secret."""
+    if given is None or given.startswith("/"):
         return
-    parts, where = urlsplit(given), "durability.dir"
+    parts = urlsplit(given)
     if parts.scheme not in BUCKETS:
         known = ", ".join(f"{scheme}://" for scheme in BUCKETS)
         yield Problem(where, f"must be an absolute path that every node sees, or one of {known}")
@@ -177,6 +181,7 @@ CHECKS: tuple[FieldCheck, ...] = (
     groups_differ,
     region_checks.regions_have_islands,
     region_checks.needed_kinds_may_leave,
+    region_checks.stores_of_regions_are_used,
     region_checks.evaluator_reads_no_region,
     region_checks.buckets_are_read_in_their_region,
     region_checks.regions_read_no_other,

@@ -55,6 +55,19 @@ def needed_kinds_may_leave(config: Config) -> Iterator[Problem]:
             )
 
 
+@reads("regions", "durability.keep_contributions")
+def stores_of_regions_are_used(config: Config) -> Iterator[Problem]:
+    """Check that a store of a region has something to store."""
+    for name, region in config.regions.items():
+        if region.durability.dir is not None and not config.durability.keep_contributions:
+            yield Problem(
+                f"regions.{name}.durability.dir",
+                "has no effect without durability.keep_contributions = true: it stores the kept "
+                "contributions of the region, and snapshots hold the global model only; set that, "
+                "or leave it out",
+            )
+
+
 @reads("regions", "data.source", "data.mixture")
 def evaluator_reads_no_region(config: Config) -> Iterator[Problem]:
     """Check that the evaluator, which is in no region, reads the corpus of none."""

@@ -32,6 +32,17 @@ NEEDED = (Leaving.DELTA, Leaving.REPORT)
 """The kinds without which no island can train with others."""
 
 
+class RegionDurability(Table):
+    """The table `[regions.NAME.durability]`: durable state of the region's islands."""
+
+    dir: Annotated[str, Field(min_length=1)] | None = None
+    """Store of the region for the contributions that `durability.keep_contributions` keeps.
+
+    A bucket in the region, or an absolute path on storage of the region that every node mounts:
+    shards write there. Default: `durability.dir`, as for all other islands.
+    """
+
+
 class RegionConfig(Table):
     """A region with data of its own, which stays there: the table `[regions.NAME]`."""
 
@@ -48,6 +59,8 @@ class RegionConfig(Table):
     """
     logs: Annotated[str, Field(min_length=1)] = "~/.archipelago/regions"
     """Folder on each of the region's hosts for error texts and output that may not leave it."""
+    durability: RegionDurability = RegionDurability()
+    """Durable state of the region's islands: [regions.NAME.durability]."""
     evaluate: bool = True
     """Evaluate the global model on held-out text of `data`, on a node of the region.
 

@@ -29,7 +29,8 @@ from cluster.allreduce.saved_state import FOLDER, MEMORY, TAPE
 from cluster.config.load import load
 from cluster.config.schema import Config
 from cluster.launch.resume_state import resume_state
-from cluster.launch.verify import contribution_names, verify
+from cluster.launch.verify import verify
+from cluster.storage.contributions import ContributionStore
 from cluster.storage.depot import Depot
 from cluster.storage.files import write
 from cluster.storage.fleet_file import FLEET_FILE
@@ -170,7 +171,7 @@ def _copied_state(
     _copy(depot, to, (STATE, *_below(depot, STATES)))
     _copy_segments(depot, to, segments(depot))
     _copy_fragments(depot, to)
-    _copy(depot, to, contribution_names(depot))
+    _copy(depot, to, (name for _, name in ContributionStore(depot).kept()))  # not those of regions
     if generations(depot) != before:
         raise _Moved("the syncer was restarted")
     if not to.has(LAYOUT):

@@ -20,6 +20,7 @@ from cluster.storage import runs
 from cluster.storage.files import write_json
 from cluster.storage.layout import LAYOUT
 from cluster.storage.open_depot import depot_of
+from cluster.storage.store_check import unusable
 from coordinator.errors import UserMistake
 from coordinator.fragments import Leaf
 from islands.initial_model import (
@@ -84,7 +85,7 @@ def with_stored_source(config: Config, run_dir: Path | None) -> Config:
             return config  # `runs.resume` refuses it
         stored = runs.begun(depot).task
     except OSError as error:
-        raise UserMistake(runs.unusable(config, error)) from error
+        raise UserMistake(unusable(config, error)) from error
     if stored.init_from is None:
         return config
     sha256 = config.task.init_sha256 or stored.init_sha256

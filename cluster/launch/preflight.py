@@ -36,6 +36,7 @@ from cluster.shard.own_sources import with_sources
 from cluster.storage import runs
 from cluster.storage.layout import same_layout
 from cluster.storage.open_depot import depot_of
+from cluster.storage.store_check import unusable
 from cluster.storage.stored_interval import with_stored_interval
 from cluster.workers.assembly import data_spec, layout_for, mesh_of, optimizer_problems, task_of
 from cluster.workers.evaluator import EVALUATION_BATCH
@@ -102,7 +103,7 @@ def enter(
         kept = found.ask(lambda: with_stored_source(with_stored_interval(given, run_dir), run_dir))
         draft = draft if kept is None else replace(draft, config=kept)
         chosen = found.ask(lambda: runs.resume(draft.config, run_dir))
-    elif not resume and draft.sound("run.dir", "run.name", "durability.dir"):
+    elif not resume and draft.sound("run.dir", "run.name", "durability.dir", "regions"):
         chosen = found.ask(lambda: runs.choose(draft.config, config_path, run_dir, now))
     source = draft.config if resume else found.ask(lambda: located(draft.config))
     draft = draft if source is None else replace(draft, config=source)
@@ -156,7 +157,7 @@ def has_begun(config: Config, run_dir: Path | None) -> bool:
             for name in there:
                 (chosen / name).unlink()
     except OSError as error:
-        raise UserMistake(runs.unusable(config, error)) from error
+        raise UserMistake(unusable(config, error)) from error
     return False
 
 

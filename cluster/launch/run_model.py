@@ -25,7 +25,7 @@ from cluster.storage.format import Damaged
 from cluster.storage.fragments import FragmentStore
 from cluster.storage.layout import load_layout
 from cluster.storage.model_file import NAME
-from cluster.storage.open_depot import depot_of
+from cluster.storage.open_depot import contribution_store, depot_of
 from cluster.storage.playback import Playback, edition_of
 from cluster.storage.snapshots import beginning_of, load_snapshot
 from cluster.storage.state_history import OtherRules, ReplayedEvent, relive
@@ -148,7 +148,7 @@ def _at_step(
         )
 
     def rebuilt() -> Public:
-        made = RebuiltFragments(config, layout, depot)
+        made = RebuiltFragments(config, layout, depot, contribution_store(config, run_dir))
         for each in _events(config, layout, depot):
             if each.after.t > at:
                 break

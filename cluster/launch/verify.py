@@ -6,7 +6,7 @@ Nothing is written. A run may be live: a file that the run deletes meanwhile is 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from cluster.config.load import load
 from cluster.config.schema import Config
 from cluster.launch.resume_state import resume_state
 from cluster.launch.run_model import model_of
+from cluster.storage.contributions import ContributionStore
 from cluster.storage.depot import Depot
 from cluster.storage.fleet_file import load_fleet_memory
 from cluster.storage.format import Damaged
@@ -22,10 +23,10 @@ from cluster.storage.fragments import FragmentStore, stored_versions
 from cluster.storage.identity import IDENTITY, identity_of
 from cluster.storage.layout import load_layout
 from cluster.storage.model_file import fingerprint
-from cluster.storage.open_depot import depot_of
+from cluster.storage.open_depot import contribution_store, depot_of
 from cluster.storage.playback import Playback
 from cluster.storage.runs import SUMMARY
-from cluster.storage.sealed import SUFFIX, unseal_all
+from cluster.storage.sealed import unseal_all
 from cluster.storage.segments import Segment, segments
 from cluster.storage.snapshots import STATE, beginning_of, beginnings, load_snapshot, name_of
 from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
@@ -34,7 +35,6 @@ from coordinator.protocol import Fragment
 
 LOOKS = 3
 """Attempts to find the state of a restart in the files of a run that may be live."""
-CONTRIBUTIONS = "contributions"
 BEGINNING = Segment(0, -1)
 """The first segment of a run's tape."""
 TORN = "ends in the middle of a write"
@@ -98,7 +98,7 @@ def verify(run_dir: Path) -> Verified:
         _check_snapshots(depot, layout, found)
         _check_tape(config, depot, layout, found, ended=_ended(run_dir, depot))
         _check_fragments(config, depot, layout, found)
-        _check_contributions(depot, layout, found)
+        _check_contributions(contribution_store(config, run_dir), layout, found)
         if found.ok:
             _check_restart(config, depot, layout, run_dir.name, found)
     _check_model(run_dir, found)
@@ -179,21 +179,18 @@ def _check_fragments(config: Config, depot: Depot, layout: Layout, found: Verifi
             found.problems.append(f"{depot} has no version of fragment {p}")
 
 
-def _check_contributions(depot: Depot, layout: Layout, found: Verified) -> None:
-    for name in contribution_names(depot):
+def _check_contributions(store: ContributionStore, layout: Layout, found: Verified) -> None:
+    try:
+        kept = list(store.kept())
+    except OSError as error:  # a region's store may be closed to this machine
+        found.problems.append(f"the kept contributions cannot be listed: {error}")
+        return
+    for depot, name in kept:
 
-        def read(name: str = name) -> None:
+        def read(depot: Depot = depot, name: str = name) -> None:
             unseal_all(depot, name, layout.fingerprint)
 
         found.attempt("contributions", read)
-
-
-def contribution_names(depot: Depot) -> Iterator[str]:
-    """Yield the names of all kept contributions in the depot."""
-    for folder in sorted(depot.names(CONTRIBUTIONS)):
-        for name in sorted(depot.names(f"{CONTRIBUTIONS}/{folder}")):
-            if name.endswith(SUFFIX):
-                yield f"{CONTRIBUTIONS}/{folder}/{name}"
 
 
 def _check_restart(config: Config, depot: Depot, layout: Layout, run: str, found: Verified) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable
 
 from cluster.shard.arithmetic import Files
 from cluster.shard.storing_thread import StoringPace
-from cluster.storage.contributions import save_contribution
-from cluster.storage.depot import Depot
+from cluster.storage.contributions import ContributionStore
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import Arrays, FragmentStore
 from cluster.storage.ownership import Fence
@@ -81,7 +80,7 @@ class DepotFiles(Files[Arrays]):
 
 
 def keep_contributions(
-    depot: Depot, fence: Fence, kept: Iterable[tuple[Contribution, Sent]]
+    store: ContributionStore, fence: Fence, kept: Iterable[tuple[Contribution, Sent]]
 ) -> None:
     """Write contributions that are about to be merged, for replay.
 
@@ -92,7 +91,7 @@ def keep_contributions(
     fence.check()
     for contribution, payload in kept:
         try:
-            save_contribution(depot, contribution.id, payload, contribution.fingerprint)
+            store.save(contribution.id, payload, contribution.fingerprint)
         except OSError as error:
             log.error("%s is not kept: %s", contribution.id, error)
 

@@ -10,7 +10,7 @@ import numpy as np
 from cluster.config.schema import Config
 from cluster.shard.build import shard_over
 from cluster.shard.files import NoFiles
-from cluster.storage.contributions import load_contribution
+from cluster.storage.contributions import ContributionStore
 from cluster.storage.depot import Depot
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import Arrays, FragmentStore
@@ -32,12 +32,14 @@ from coordinator.protocol import (
 class RebuiltFragments:
     """The fragments of a replayed run, which `follow` moves on event by event."""
 
-    def __init__(self, config: Config, layout: Layout, depot: Depot) -> None:
+    def __init__(
+        self, config: Config, layout: Layout, depot: Depot, kept: ContributionStore
+    ) -> None:
         """Begin with the first version of each fragment.
 
         Errors: `Damaged` if one is gone.
         """
-        self._depot, self._layout = depot, layout
+        self._kept, self._layout = kept, layout
         store = FragmentStore(depot, layout, keep=config.durability.keep_snapshots)
         self._fragments = [Fragment(p) for p in range(len(layout.fragments))]
         self._files = _Past(store)
@@ -71,7 +73,7 @@ class RebuiltFragments:
         self._files.before[p] = _copy(self._shard.arrays(p))
         for item in order.items:
             contribution_id = item.contribution.id
-            payload = load_contribution(self._depot, contribution_id, self._layout.fingerprint)
+            payload = self._kept.load(contribution_id, self._layout.fingerprint)
             self._shard.receive(item.contribution, payload)
         self._shard.merge(order)
 

@@ -8,6 +8,7 @@ contract.
     folder         a depot in a folder
     bucket         a depot in a bucket
     open_depot     opens a run's depot, with retries if it cannot be reached
+    store_check    whether a run can begin in its stores
     ownership      the right to write there: one fleet at a time, by number
     pids           whether a process of this machine is alive, and not another one with its number
     runs           run directories: chosen, found, reached, resumed

@@ -1,49 +1,94 @@
 """The files `contributions/`: deltas as they were handed in, kept for replay.
 
-They are written if `durability.keep_contributions` is set.
+They are written if `durability.keep_contributions` is set. Those of a region with a store of its
+own (`regions.NAME.durability.dir`) are stored only there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from cluster.names import group_name
 from cluster.storage.depot import Depot
 from cluster.storage.sealed import SUFFIX, seal, unseal, verified_sha256
 from coordinator.codec import Sent, joined, split
 from coordinator.protocol import ContributionId, Fragment
 
-
-def save_contribution(depot: Depot, contribution: ContributionId, sent: Sent, layout: str) -> None:
-    """Store a contribution as it was encoded.
-
-    Errors: `OSError`.
-    """
-    difference, moments = split(sent)
-    parts = {"payload": difference} | ({} if moments is None else {"moments": moments})
-    depot.write(_contribution_name(contribution), *seal(parts, layout))
+CONTRIBUTIONS = "contributions"
 
 
-def load_contribution(depot: Depot, contribution: ContributionId, layout: str) -> Sent:
-    """Return a contribution as it was encoded.
+class KeptContribution(NamedTuple):
+    """The place of a contribution: a depot, and a name in it."""
 
-    Errors: `Damaged` if it was not kept, or has changed since it was written.
-    """
-    parts = unseal(depot, _contribution_name(contribution), layout)
-    return joined(parts["payload"], parts.get("moments"))
+    depot: Depot
+    name: str
 
 
-def contribution_sha256(depot: Depot, contribution: ContributionId, layout: str) -> str:
-    """Return the digest of a contribution that was kept, after comparing its content with it.
+class ContributionStore:
+    """The kept contributions of a run, each in the depot of its region, or else of the run."""
 
-    Errors: the errors of `load_contribution`.
-    """
-    return verified_sha256(depot, _contribution_name(contribution), layout)
+    def __init__(self, depot: Depot, of_group: Mapping[str, Depot] | None = None) -> None:
+        """Open no file yet.
+
+        `depot`: that of the run. `of_group`: another depot for the islands of some groups.
+        """
+        self._depot, self._of_group = depot, dict(of_group or {})
+
+    def save(self, contribution: ContributionId, sent: Sent, layout: str) -> None:
+        """Store a contribution as it was encoded.
+
+        Errors: `OSError`.
+        """
+        difference, moments = split(sent)
+        parts = {"payload": difference} | ({} if moments is None else {"moments": moments})
+        depot, name = self._place(contribution)
+        depot.write(name, *seal(parts, layout))
+
+    def load(self, contribution: ContributionId, layout: str) -> Sent:
+        """Return a contribution as it was encoded.
+
+        Errors: `Damaged` if it was not kept, or has changed since it was written.
+        """
+        parts = unseal(*self._place(contribution), layout)
+        return joined(parts["payload"], parts.get("moments"))
+
+    def sha256(self, contribution: ContributionId, layout: str) -> str:
+        """Return the digest of a contribution, after comparing its content with it.
+
+        Errors: the errors of `load`.
+        """
+        return verified_sha256(*self._place(contribution), layout)
+
+    def tidy(self, p: Fragment) -> None:
+        """Delete temporary files of a fragment that crashed writers have left, best effort."""
+        for depot in self._depots():
+            depot.tidy(f"{_folder_of(p)}/")
+
+    def kept(self) -> Iterator[KeptContribution]:
+        """Yield all kept contributions.
+
+        Errors: `OSError` if a depot cannot be reached.
+        """
+        for depot in self._depots():
+            for folder in sorted(depot.names(CONTRIBUTIONS)):
+                for name in sorted(depot.names(f"{CONTRIBUTIONS}/{folder}")):
+                    if name.endswith(SUFFIX):
+                        yield KeptContribution(depot, f"{CONTRIBUTIONS}/{folder}/{name}")
+
+    def _depots(self) -> list[Depot]:
+        """Return each depot once: groups of one region share one."""
+        return list(
+            {str(depot): depot for depot in (self._depot, *self._of_group.values())}.values()
+        )
+
+    def _place(self, contribution: ContributionId) -> KeptContribution:
+        life, fragment, start, stop = contribution
+        name = f"{life.island}.{life.incarnation}-{start}-{stop}{SUFFIX}"
+        depot = self._of_group.get(group_name(life.island), self._depot)
+        return KeptContribution(depot, f"{_folder_of(fragment)}/{name}")
 
 
-def _contribution_name(contribution: ContributionId) -> str:
-    life, fragment, start, stop = contribution
-    name = f"{life.island}.{life.incarnation}-{start}-{stop}{SUFFIX}"
-    return f"{contributions_of(fragment)}/{name}"
-
-
-def contributions_of(p: Fragment) -> str:
+def _folder_of(p: Fragment) -> str:
     """Return the folder of the contributions to this fragment."""
-    return f"contributions/f{p:04}"
+    return f"{CONTRIBUTIONS}/f{p:04}"

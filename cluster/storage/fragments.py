@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from cluster.storage.contributions import contributions_of
 from cluster.storage.depot import Depot
 from cluster.storage.format import Damaged
 from cluster.storage.identity import have_identity, identity_of
@@ -151,7 +150,6 @@ class FragmentStore:
             elif each == StoredFragment(p, version, orphan=True) and not self.has(p, version):
                 self._depot.move(each.name, fragment_name(p, version))
         self._depot.tidy(f"{FRAGMENTS}/f{p:04}-")
-        self._depot.tidy(f"{contributions_of(p)}/")
 
     def newest(self, p: Fragment, upto: Version | None = None) -> Arrays:
         """Return the newest intact version that is not later than `upto`.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from cluster.storage.contributions import ContributionStore
 from cluster.storage.depot import Depot
 from cluster.storage.folder import Folder
 
@@ -26,9 +27,33 @@ def depot_of(config: Config, run_dir: Path) -> Depot:
 
     It is `<durability.dir>/<run name>`, or the run directory if that key is not set.
     """
-    if config.durability.dir is None:
-        return Folder(run_dir)
-    location, name = config.durability.dir, run_dir.absolute().name
+    location = config.durability.dir
+    return Folder(run_dir) if location is None else _depot_at(location, run_dir)
+
+
+def region_depots(config: Config, run_dir: Path) -> dict[str, Depot]:
+    """Open the stores of the regions that have one of their own, by region."""
+    return {
+        name: _depot_at(region.durability.dir, run_dir)
+        for name, region in config.regions.items()
+        if region.durability.dir is not None
+    }
+
+
+def contribution_store(config: Config, run_dir: Path) -> ContributionStore:
+    """Open the kept contributions of a run, those of a region in its own store if it has one."""
+    of_region = region_depots(config, run_dir)
+    of_group = {
+        group.group: of_region[group.region]
+        for group in config.islands
+        if group.region in of_region
+    }
+    return ContributionStore(depot_of(config, run_dir), of_group)
+
+
+def _depot_at(location: str, run_dir: Path) -> Depot:
+    """Open `<location>/<run name>`."""
+    name = run_dir.absolute().name
     if location.startswith("/"):
         return Folder(Path(location) / name)
     from cluster.storage.bucket import Bucket  # imports pyarrow, which not every run needs

@@ -18,9 +18,10 @@ from cluster.storage.files import json_bytes, write, write_json
 from cluster.storage.fleet_file import FLEET_FILE, load_fleet_memory, save_fleet_memory
 from cluster.storage.folder import Folder
 from cluster.storage.format import Damaged
-from cluster.storage.open_depot import depot_of
+from cluster.storage.open_depot import depot_of, region_depots
 from cluster.storage.ownership import lives_here
 from cluster.storage.pids import born, is_alive
+from cluster.storage.store_check import store_problems, unusable
 from coordinator.errors import UserMistake
 
 if TYPE_CHECKING:
@@ -83,30 +84,10 @@ def choose(config: Config, config_path: Path, run_dir: Path | None, now: datetim
             f"run directory {chosen} {state}; choose another one with --run-dir, "
             "or another name with --set run.name=NAME"
         )
-    if config.durability.dir is not None and (why := _unfit(config, depot_of(config, chosen))):
-        problems.append(why)
+    problems += store_problems(config, chosen)
     if problems:
         raise UserMistake("\n".join(problems))
     return chosen
-
-
-def _unfit(config: Config, depot: Depot) -> str | None:
-    """Return why no run can begin there; no trace of the check is left."""
-    try:
-        depot.probe()
-        if not depot.names():
-            return None
-    except OSError as error:
-        return unusable(config, error)
-    return (
-        f"durability.dir: {depot} holds a run already; give this one another name with "
-        "--set run.name=NAME or --run-dir DIR"
-    )
-
-
-def unusable(config: Config, error: OSError) -> str:
-    """Return the message for a durable store that cannot be used."""
-    return f"durability.dir: {config.durability.dir}: {error.strerror or error}"
 
 
 def resume(config: Config, run_dir: Path | None) -> Path:
@@ -123,7 +104,8 @@ def resume(config: Config, run_dir: Path | None) -> Path:
             raise UserMistake(f"--resume: {depot} {why}")
         ended_depots = [place for place in (depot, Folder(chosen)) if place.has(SUMMARY)]
         old_settings = _binding(begun(depot))
-        depot.probe()
+        for store in (depot, *region_depots(config, chosen).values()):
+            store.probe()
         owner = lives_here(depot)
     except OSError as error:
         raise UserMistake(unusable(config, error)) from error

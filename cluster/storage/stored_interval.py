@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cluster.storage import runs
 from cluster.storage.open_depot import depot_of
+from cluster.storage.store_check import unusable
 from coordinator.errors import UserMistake
 
 if TYPE_CHECKING:
@@ -26,6 +27,6 @@ def with_stored_interval(config: Config, run_dir: Path | None) -> Config:
             return config  # `runs.resume` refuses it
         stored = runs.begun(depot).sync
     except OSError as error:
-        raise UserMistake(runs.unusable(config, error)) from error
+        raise UserMistake(unusable(config, error)) from error
     update = {"every": stored.every, "fragments": stored.fragments}
     return config.model_copy(update={"sync": config.sync.model_copy(update=update)})

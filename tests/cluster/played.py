@@ -18,12 +18,12 @@ from cluster.config.schema import Config
 from cluster.names import group_name
 from cluster.shard.arrays import fresh
 from cluster.shard.build import shard_of
-from cluster.storage.contributions import save_contribution
 from cluster.storage.files import write, write_json
 from cluster.storage.folder import Folder
 from cluster.storage.fragments import Arrays, FragmentStore
 from cluster.storage.layout import save_layout
 from cluster.storage.model_file import fingerprint
+from cluster.storage.open_depot import contribution_store
 from cluster.storage.runs import SUMMARY
 from cluster.storage.snapshots import Snapshot, forget_before, name_of, save_snapshot
 from cluster.storage.tape import Tape
@@ -42,7 +42,6 @@ from coordinator.protocol import (
     Fragment,
     Granted,
     HandIn,
-    Island,
     Join,
     Lease,
     Life,
@@ -103,6 +102,7 @@ class Played:
         self._store = FragmentStore(
             Folder(run_dir), LAYOUT, keep=self._config.durability.keep_snapshots
         )
+        self._kept = contribution_store(self._config, run_dir)
         arrays = fresh([self._drawn(p) for p in range(2)])
         self.history = {(p, each.version): copied(each) for p, each in arrays.items()}
         for p, each in arrays.items():
@@ -136,8 +136,8 @@ class Played:
     def train(self, steps: int, snapshot_every: int | None = None) -> None:
         """Let both learners join, and take `steps` steps on each."""
         self._steps = {}
-        for number in range(2):
-            self.feed(Join(Island(f"local-{number}"), "local", LAYOUT.fingerprint))
+        for island in self._config.island_names:
+            self.feed(Join(island, group_name(island), LAYOUT.fingerprint))
         for step in range(1, steps + 1):
             for life in self._steps:
                 self._steps[life] = step
@@ -232,6 +232,4 @@ class Played:
     def _keep(self, order: Merge) -> None:
         for item in order.items:
             payload = self._shard.inbox.payload(item.contribution.reference)
-            save_contribution(
-                Folder(self.run_dir), item.contribution.id, payload, LAYOUT.fingerprint
-            )
+            self._kept.save(item.contribution.id, payload, LAYOUT.fingerprint)

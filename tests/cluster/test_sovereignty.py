@@ -32,7 +32,7 @@ from cluster.fleet.tracebacks import keep_traceback
 from cluster.names import Seat
 from cluster.shard.arrays import fresh
 from cluster.shard.build import shard_of
-from cluster.storage.contributions import save_contribution
+from cluster.storage.contributions import ContributionStore
 from cluster.storage.files import write, write_json
 from cluster.storage.folder import Folder
 from cluster.storage.fragments import FragmentStore
@@ -180,8 +180,8 @@ class Site(LocalCluster):
     async def merge(self, order: Merge) -> Merged | Unsound:
         for item in order.items:
             payload = self.shard.inbox.payload(item.contribution.reference)
-            save_contribution(
-                Folder(self.run_dir), item.contribution.id, payload, self.layout.fingerprint
+            ContributionStore(Folder(self.run_dir)).save(
+                item.contribution.id, payload, self.layout.fingerprint
             )
         return await super().merge(order)
 

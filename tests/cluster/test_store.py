@@ -16,7 +16,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from cluster.storage.contributions import load_contribution, save_contribution
+from cluster.storage.contributions import ContributionStore
 from cluster.storage.files import write, write_json
 from cluster.storage.folder import Folder
 from cluster.storage.format import Damaged
@@ -638,11 +638,12 @@ def test_flipped_bit_in_a_snapshot_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wire", Wire)
 def test_contribution_is_stored_as_it_was_encoded(tmp_path: Path, wire: Wire) -> None:
     said, payload = ContributionId(A, F0, 3, 7), encode(wire, flats()[F0])
-    save_contribution(Folder(tmp_path), said, payload, LAYOUT)
-    kept, _ = split(load_contribution(Folder(tmp_path), said, LAYOUT))
+    store = ContributionStore(Folder(tmp_path))
+    store.save(said, payload, LAYOUT)
+    kept, _ = split(store.load(said, LAYOUT))
     assert kept.dtype == payload.dtype
     np.testing.assert_array_equal(kept, payload)
     with pytest.raises(Damaged, match="is not there"):
-        load_contribution(Folder(tmp_path), said._replace(to_step=8), LAYOUT)
+        store.load(said._replace(to_step=8), LAYOUT)
     with pytest.raises(Damaged, match="another format or layout"):
-        load_contribution(Folder(tmp_path), said, "of another model")
+        store.load(said, "of another model")

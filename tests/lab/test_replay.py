@@ -14,7 +14,7 @@ from archipelago.cli.main import main
 from archipelago.lab.checks.replay import replay as replayed
 from cluster.config.load import load
 from cluster.config.rule import rule_of
-from cluster.storage.contributions import load_contribution
+from cluster.storage.contributions import ContributionStore
 from cluster.storage.folder import Folder
 from cluster.storage.fragments import FragmentStore
 from cluster.storage.playback import read_tape
@@ -102,7 +102,7 @@ def test_run_with_shared_moments_is_rebuilt_with_them(tmp_path: Path) -> None:
     store = FragmentStore(depot, LAYOUT, keep=2)
     assert all(store.newest(Fragment(p)).moments is not None for p in fragments)
     for each in with_moments:
-        sent = load_contribution(depot, each.id, LAYOUT.fingerprint)
+        sent = ContributionStore(depot).load(each.id, LAYOUT.fingerprint)
         assert isinstance(sent, WithMoments)
         assert each.bytes == sent.nbytes
 

@@ -29,11 +29,10 @@ from cluster.config.region_tables import Leaving
 from cluster.config.rule import rule_of, wire_of_moments
 from cluster.config.schema import Config
 from cluster.failures import Reason
-from cluster.storage.contributions import contribution_sha256
-from cluster.storage.depot import Depot
+from cluster.storage.contributions import ContributionStore
 from cluster.storage.format import Damaged
 from cluster.storage.layout import load_layout
-from cluster.storage.open_depot import depot_of
+from cluster.storage.open_depot import contribution_store, depot_of
 from cluster.storage.playback import Playback, edition_of
 from cluster.storage.snapshots import beginning_of
 from cluster.storage.state_history import OtherRules, ReplayedEvent, relive
@@ -93,7 +92,10 @@ def audit(run_dir: Path, *, digests: bool = False) -> Audit:
     rule = rule_of(config, layout, edition_of(depot))
     tape = Playback(depot, layout.fingerprint)
     keeps = digests and config.durability.keep_contributions
-    auditor, events = _Auditor(config, layout, depot if keeps else None), 0
+    auditor, events = (
+        _Auditor(config, layout, contribution_store(config, run_dir) if keeps else None),
+        0,
+    )
     try:
         for replayed in relive(rule, tape):
             auditor.hear(replayed)
@@ -123,8 +125,8 @@ def lineage_of(run_dir: Path) -> str | None:
 class _Auditor:
     """The counts of an audit, event by event."""
 
-    def __init__(self, config: Config, layout: Layout, depot: Depot | None) -> None:
-        self._config, self._layout, self._depot = config, layout, depot
+    def __init__(self, config: Config, layout: Layout, kept: ContributionStore | None) -> None:
+        self._config, self._layout, self._kept = config, layout, kept
         self._bytes = PayloadBytes(
             layout.sizes, config.sync.wire_down, wire_of_moments(config), layout.state_fragment
         )
@@ -229,11 +231,11 @@ class _Auditor:
         self._leases.setdefault(region.region, set()).update(lease.number for lease in leases)
 
     def _sha256(self, contribution: Contribution) -> str | None:
-        if self._depot is None:
+        if self._kept is None:
             return None
         try:
-            return contribution_sha256(self._depot, contribution.id, self._layout.fingerprint)
-        except Damaged:
+            return self._kept.sha256(contribution.id, self._layout.fingerprint)
+        except (Damaged, OSError):  # it may be in a store of its region
             return None
 
     def _public(self, publish: Publish) -> None:

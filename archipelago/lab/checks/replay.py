@@ -21,7 +21,7 @@ from cluster.config.rule import rule_of
 from cluster.shard.rebuild import RebuiltFragments
 from cluster.storage.format import Damaged
 from cluster.storage.layout import load_layout
-from cluster.storage.open_depot import depot_of
+from cluster.storage.open_depot import contribution_store, depot_of
 from cluster.storage.playback import Playback, edition_of
 from cluster.storage.runs import SUMMARY
 from cluster.storage.snapshots import beginning_of, load_snapshot
@@ -68,7 +68,9 @@ def replay(run_dir: Path) -> dict[str, object]:
     began, place = (0, None) if first is None else (first.seq, first.place)
     played = Playback(depot, layout.fingerprint, began, place)
     arrays = (
-        RebuiltFragments(config, layout, depot) if config.durability.keep_contributions else None
+        RebuiltFragments(config, layout, depot, contribution_store(config, run_dir))
+        if config.durability.keep_contributions
+        else None
     )
     kept = load_snapshot(depot, layout.fingerprint)
     checks: dict[str, bool] = {}

@@ -18,7 +18,7 @@ from cluster.config.schema import Config
 from cluster.failures import Answered, Reason, raised
 from cluster.names import Seat
 from cluster.shard.fates import Fates
-from cluster.storage.open_depot import depot_of
+from cluster.storage.open_depot import contribution_store, depot_of
 from cluster.syncer.collect import Answers
 from cluster.tasks import watch_process
 from coordinator.fragments import Flat, Layout
@@ -53,7 +53,8 @@ class ShardActor(Breakable):
         watch_process(self._unheard)
         parsed_config = Config.model_validate_json(config, strict=False)
         depot = depot_of(parsed_config, Path(run_dir))
-        self.process = ShardProcess(parsed_config, code, depot, owner, self._unheard)
+        kept = contribution_store(parsed_config, Path(run_dir))
+        self.process = ShardProcess(parsed_config, code, depot, kept, owner, self._unheard)
         self._shard = self.process.shard
         self._public = PublicFragments(self._shard, lambda: self.process.storing.pace.sizes)
         self._actors, self._fates = Directory(namespace), Fates()

@@ -20,6 +20,7 @@ from cluster.shard.build import first_of, shard_over, wires_of
 from cluster.shard.files import DepotFiles, keep_contributions
 from cluster.shard.storing_thread import StoringPace, StoringThread
 from cluster.source import user_sha256
+from cluster.storage.contributions import ContributionStore
 from cluster.storage.depot import Depot
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import FragmentStore
@@ -58,17 +59,18 @@ class ShardProcess:
         config: Config,
         code: str,
         depot: Depot,
+        contributions: ContributionStore,
         owner: int,
         unheard: Callable[[BaseException], None],
     ) -> None:
         """Start the threads.
 
         `code`: the digest of the user's code in a shard when the run began (`user_sha256`).
-        `owner`: the number of the run's owner, for its `Fence`. `unheard`: receives the exceptions
-        of jobs that are never awaited.
+        `contributions`: where merged contributions are kept. `owner`: the number of the run's
+        owner, for its `Fence`. `unheard`: receives the exceptions of jobs that are never awaited.
         """
         self._config, self._code, self._depot = config, code, depot
-        self._fence = Fence(depot, owner)
+        self._contributions, self._fence = contributions, Fence(depot, owner)
         self.arithmetic = ThreadPoolExecutor(1, "arithmetic")
         heard(self.arithmetic.submit(warm_up, wires_of(config)), unheard)
         self.hands = ThreadPoolExecutor(os.cpu_count(), "hands")
@@ -116,6 +118,9 @@ class ShardProcess:
             self._fence.check()
             layout = self._seeded or load_layout(self._depot)
             self.storing.pace.sizes = {p: layout.sizes[p] for p in targets}
+            if self._config.durability.keep_contributions:
+                for p in targets:
+                    self._contributions.tidy(p)
             return self.shard.recover(targets, generation)
 
         return await self._alone(recover)
@@ -153,7 +158,7 @@ class ShardProcess:
         """
         held = await self.compute(self._obeying(order, self.shard.payloads))
         kept = list(zip((item.contribution for item in order.items), held, strict=True))
-        write = functools.partial(keep_contributions, self._depot, self._fence, kept)
+        write = functools.partial(keep_contributions, self._contributions, self._fence, kept)
         nbytes = sum(payload.nbytes for payload in held)
         if (why := await self.storing.keep(order.fragment, nbytes, write)) is not None:
             logging.error("contributions to %s are not kept: %s", order.version, why)

@@ -1,0 +1,150 @@
+"""Stores of regions: kept contributions of a region's islands are there and nowhere else."""
+
+from __future__ import annotations
+
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from archipelago.lab.checks.audit import audit
+from archipelago.lab.checks.replay import replay
+from cluster.config.load import parse
+from cluster.config.schema import Config
+from cluster.launch.backup import backup
+from cluster.launch.verify import verify
+from cluster.storage import runs
+from cluster.storage.contributions import CONTRIBUTIONS, ContributionStore
+from cluster.storage.folder import Folder
+from cluster.storage.format import Damaged
+from coordinator.codec import Wire, encode, split
+from coordinator.errors import UserMistake
+from coordinator.protocol import ContributionId, Fragment, Incarnation, Island, Life
+from tests.cluster.played import CONFIG, Played
+
+STEPS = 24
+GROUPS = """
+[[islands]]
+group = "eu"
+region = "eu"
+batch_size = 1
+[[islands]]
+group = "us"
+batch_size = 1
+[regions.eu]
+data = "/regions/eu/text"
+[regions.eu.durability]
+dir = "{store}"
+"""
+
+
+def with_store(store: Path | str) -> str:
+    """Return the configuration of a played run with two groups, one of them in a region."""
+    head, _, durability = CONFIG.partition("[[islands]]")
+    durability = durability[durability.index("[durability]") :]
+    return head + durability + GROUPS.format(store=store)
+
+
+def configured(*, keep: bool, store: str = "/regions/eu/store") -> Config:
+    plain = tomllib.loads(with_store(store))
+    plain["durability"]["keep_contributions"] = keep
+    return parse(plain, origin="here")
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """Return the directory of a run whose region has a store."""
+    Played(tmp_path / "run", with_store(tmp_path / "eu")).to_the_end(STEPS)
+    return tmp_path / "run"
+
+
+def islands_of(folder: Path) -> set[str]:
+    """Return the islands whose contributions are kept in a depot."""
+    return {
+        Path(name).name.partition(".")[0] for _, name in ContributionStore(Folder(folder)).kept()
+    }
+
+
+def test_each_contribution_is_in_the_store_of_its_region(run_dir: Path) -> None:
+    assert islands_of(run_dir.parent / "eu" / "run") == {"eu-0"}
+    assert islands_of(run_dir) == {"us-0"}
+
+
+def test_run_is_replayed_from_both_stores(run_dir: Path) -> None:
+    assert replay(run_dir)["exact"] is True
+    assert verify(run_dir).ok
+    (run_dir.parent / "eu").rename(run_dir.parent / "elsewhere")
+    with pytest.raises(Damaged, match=r"eu-0.* is not there"):
+        replay(run_dir)
+
+
+def test_audit_has_digests_from_both_stores(run_dir: Path) -> None:
+    found = audit(run_dir, digests=True)
+    merged = [each for merge in found.lineage for each in merge.contributors]
+    assert {each.island for each in merged} == {"eu-0", "us-0"}
+    assert all(each.sha256 for each in merged)
+    (run_dir.parent / "eu").rename(run_dir.parent / "elsewhere")
+    merged = [e for merge in audit(run_dir, digests=True).lineage for e in merge.contributors]
+    assert {each.island for each in merged if each.sha256 is None} == {"eu-0"}
+
+
+def test_damage_in_the_store_of_a_region_is_found(run_dir: Path) -> None:
+    damaged = next((run_dir.parent / "eu" / "run" / CONTRIBUTIONS).rglob("*.safetensors"))
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    (problem,) = verify(run_dir).problems
+    assert damaged.name in problem
+
+
+def test_backup_leaves_the_contributions_of_a_region_where_they_are(run_dir: Path) -> None:
+    copy = run_dir.parent / "copy"
+    backup(run_dir, copy)
+    assert islands_of(copy) == {"us-0"}
+
+
+def test_store_that_has_the_run_already_is_refused(run_dir: Path) -> None:
+    config = configured(keep=True, store=str(run_dir.parent / "eu"))
+    new = run_dir.parent / "new" / "run"
+    with pytest.raises(UserMistake, match=r"regions.eu.durability.dir: .*/eu/run holds a run"):
+        runs.choose(config, Path("run.toml"), new, datetime.now(UTC))
+    other = run_dir.parent / "new" / "other"
+    assert runs.choose(config, Path("run.toml"), other, datetime.now(UTC)) == other
+    file = run_dir.parent / "file"
+    file.touch()
+    with pytest.raises(UserMistake, match=r"regions.eu.durability.dir: "):
+        runs.choose(configured(keep=True, store=str(file)), file, other, datetime.now(UTC))
+
+
+def test_store_without_kept_contributions_is_refused() -> None:
+    with pytest.raises(UserMistake, match=r"regions.eu.durability.dir: has no effect without"):
+        configured(keep=False)
+
+
+def test_credentials_in_the_store_of_a_region_are_refused() -> None:
+    with pytest.raises(UserMistake, match=r"regions.eu.durability.dir: holds cred") as refused:
+        configured(keep=True, store="s3://me:secret@bucket/runs")
+    assert "secret" not in str(refused.value).replace("a secret", "")
+    with pytest.raises(UserMistake, match=r"regions.eu.durability.dir: must be an absolute path"):
+        configured(keep=True, store="runs")
+
+
+def test_temporary_files_in_all_stores_are_deleted(tmp_path: Path) -> None:
+    main, own = Folder(tmp_path / "main"), Folder(tmp_path / "own")
+    store = ContributionStore(main, {"eu": own, "eu-west": own})
+    payload = encode(Wire.F32, np.ones(4, np.float32))
+    for island in ("eu-0", "eu-west-3", "us-0"):
+        life = Life(Island(island), Incarnation(1))
+        contribution = ContributionId(life, Fragment(0), 0, 4)
+        store.save(contribution, payload, "layout")
+        np.testing.assert_array_equal(split(store.load(contribution, "layout"))[0], payload)
+    assert [depot is own for depot, _ in store.kept()] == [False, True, True]
+    left = [folder.path / CONTRIBUTIONS / "f0000" / ".x.1" for folder in (main, own)]
+    for each in left:
+        each.touch()
+    store.tidy(Fragment(1))
+    assert all(each.exists() for each in left)
+    store.tidy(Fragment(0))
+    assert not any(each.exists() for each in left)
