@@ -36,10 +36,10 @@ from coordinator.protocol import (
     Wake,
 )
 from coordinator.roster import believed_clock, kth_clock
-from coordinator.state import Rule, State, Step, is_open
+from coordinator.state import Rule, State, StateStep, is_open
 
 
-def advance(rule: Rule, state: State, event: Event, now_s: float) -> Step:
+def advance(rule: Rule, state: State, event: Event, now_s: float) -> StateStep:
     """Apply one event at `now_s` (seconds, never falling); return the new state and the effects.
 
     The shell must carry the effects out in the order given (docs/explanation/protocol.md).
@@ -50,7 +50,7 @@ def advance(rule: Rule, state: State, event: Event, now_s: float) -> Step:
     return state, (*answers, *consequences)
 
 
-def hear(rule: Rule, state: State, event: Event, now_s: float) -> Step:
+def hear(rule: Rule, state: State, event: Event, now_s: float) -> StateStep:
     """Update the state with one event, and answer its sender."""
     match event:
         case Join():
@@ -93,7 +93,7 @@ def hear(rule: Rule, state: State, event: Event, now_s: float) -> Step:
             assert_never(event)
 
 
-def settle(rule: Rule, before: State, state: State, now_s: float) -> Step:
+def settle(rule: Rule, before: State, state: State, now_s: float) -> StateStep:
     """Decide everything that follows from the state at `now_s`; `before` is settled already."""
     state = lives.give_up_silent(rule, state, now_s)
     state, effects = lives.keep_clock(state, kth_clock(state.members, rule.min_quorum))
@@ -110,7 +110,7 @@ def settle(rule: Rule, before: State, state: State, now_s: float) -> Step:
     return state, (*effects, *finish, *wake)
 
 
-def _set_alarm(rule: Rule, state: State, now_s: float) -> Step:
+def _set_alarm(rule: Rule, state: State, now_s: float) -> StateStep:
     """Set an alarm for when time alone will decide something, unless an earlier one is set."""
     silence_s = lives.next_silence_s(rule, state)
     deadlines = [

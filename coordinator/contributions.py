@@ -33,7 +33,7 @@ from coordinator.state import (
     Rule,
     Stage,
     State,
-    Step,
+    StateStep,
     is_open,
     with_fragment,
     with_member,
@@ -48,7 +48,7 @@ OF_NORMS = (Cause.NORM, Cause.MOMENTS)
 """Causes of refusals for norms that are out of line with the recent ones."""
 
 
-def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
+def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> StateStep:
     """Admit a contribution into its fragment's inbox, or refuse it with the reason."""
     c = event.contribution
     life, p = c.id.life, c.id.fragment
@@ -185,7 +185,7 @@ def _has_a_vote(member: Member, now_s: float) -> bool:
     return speaks or (member.status is not Status.LEFT and now_s - member.heard_s <= VOTE_S)
 
 
-def missing(rule: Rule, state: State, event: Missing) -> Step:
+def missing(rule: Rule, state: State, event: Missing) -> StateStep:
     """Record that a requested hand-in will not arrive.
 
     If it was lost and learners wait for adoption (overlap 0), the learner has nothing more to hand
@@ -207,12 +207,12 @@ def _waits(state: State, member: Member, p: Fragment) -> bool:
     return steps_on and is_open(state.fragments[p])
 
 
-def _given_up(rule: Rule, state: State, life: Life, why: str) -> Step:
+def _given_up(rule: Rule, state: State, life: Life, why: str) -> StateStep:
     """End a life that can hand in nothing and would block all others; it may join again."""
     return lose(rule, state, life, why), (Void(life, f"{why}, join again"),)
 
 
-def adopted(rule: Rule, state: State, event: Adopted, now_s: float) -> Step:
+def adopted(rule: Rule, state: State, event: Adopted, now_s: float) -> StateStep:
     """Record that a learner has adopted a version; steps it had not handed in are overwritten."""
     if (member := speaking(state.members, event.life)) is None:
         return state, (void(state, event.life),)
@@ -259,7 +259,7 @@ def refused(
     c: Contribution,
     refusal: gate.Refusal,
     now_s: float,
-) -> Step:
+) -> StateStep:
     """Count a refusal by the gate; quarantine the learner after too many in a row.
 
     If learners wait for adoption (overlap 0), the first refusal quarantines, because no learner

@@ -38,7 +38,7 @@ from coordinator.protocol import (
     Shift,
     Void,
 )
-from coordinator.state import Phase, Rule, State, Step, with_fragment, with_member, with_pool
+from coordinator.state import Phase, Rule, State, StateStep, with_fragment, with_member, with_pool
 
 DONORS = 3
 """Donors that are named to a joining learner: one may leave before it has answered."""
@@ -69,7 +69,7 @@ def void(state: State, life: Life) -> Void:
     return Void(life, f"{member.status} ({member.why}), join again", distrusted)
 
 
-def join(rule: Rule, state: State, event: Join, now_s: float) -> Step:
+def join(rule: Rule, state: State, event: Join, now_s: float) -> StateStep:
     """Grant a new life at the current clock and versions; an earlier active life is lost.
 
     A join is refused while the run ends, for another layout, and during a back-off.
@@ -122,7 +122,7 @@ def join(rule: Rule, state: State, event: Join, now_s: float) -> Step:
     return with_member(state, member), (granted,)
 
 
-def report(rule: Rule, state: State, event: Report, now_s: float) -> Step:
+def report(rule: Rule, state: State, event: Report, now_s: float) -> StateStep:
     """Record a learner's progress; quarantine the learner if the progress is impossible."""
     if (member := speaking(state.members, event.life)) is None:
         return state, (void(state, event.life),)
@@ -143,7 +143,7 @@ def report(rule: Rule, state: State, event: Report, now_s: float) -> Step:
     return with_member(state, timed) if rule.bounded else state, ()
 
 
-def distrust(rule: Rule, state: State, member: Member, why: str, now_s: float) -> Step:
+def distrust(rule: Rule, state: State, member: Member, why: str, now_s: float) -> StateStep:
     """End a life whose claims cannot be true; its island joins again without its moments."""
     suspect, why = suspended(member, why, now_s)
     state = lose(rule, with_member(state, suspect), member.life, why, Status.QUARANTINED)
@@ -199,12 +199,12 @@ def reached(rule: Rule, state: State, event: Reached) -> State:
     return replace(state, pace=state.pace.saw_down(max(after_s)))
 
 
-def lost(rule: Rule, state: State, event: Lost) -> Step:
+def lost(rule: Rule, state: State, event: Lost) -> StateStep:
     """End a life that the shell has found dead."""
     return lose(rule, state, event.life, event.why), ()
 
 
-def lease_wanted(rule: Rule, state: State, event: LeaseWanted) -> Step:
+def lease_wanted(rule: Rule, state: State, event: LeaseWanted) -> StateStep:
     """Grant one more piece of the corpus, unless the learner has far more than it can need."""
     if (member := speaking(state.members, event.life)) is None:
         return state, (void(state, event.life),)
@@ -219,7 +219,7 @@ def lease_wanted(rule: Rule, state: State, event: LeaseWanted) -> Step:
     return with_member(state, member), (LeaseGranted(event.life, lease),)
 
 
-def drain(state: State, event: Drain) -> Step:
+def drain(state: State, event: Drain) -> StateStep:
     """Ask a joining or live learner to hand in everything and leave; else do nothing."""
     member = state.members.get(event.island)
     if member is None or member.status not in {Status.JOINING, Status.LIVE}:
@@ -228,7 +228,7 @@ def drain(state: State, event: Drain) -> Step:
     return with_member(state, member), (Release(member.life, event.why),)
 
 
-def left(rule: Rule, state: State, event: Left, now_s: float) -> Step:
+def left(rule: Rule, state: State, event: Left, now_s: float) -> StateStep:
     """Record that a drained learner has left, and take back the data no contribution vouches for.
 
     The progress that it names is ignored if it is impossible: it may be from the life before.
@@ -275,7 +275,7 @@ def give_up_silent(rule: Rule, state: State, now_s: float) -> State:
     return state
 
 
-def keep_clock(state: State, clock: int | None) -> Step:
+def keep_clock(state: State, clock: int | None) -> StateStep:
     """Raise all live offsets by the shortfall if a departure made the K-th clock fall below t."""
     if clock is None or clock >= state.t:
         return state, ()

@@ -15,7 +15,7 @@ LEAST = 1e-6
 """The smallest amount of a resource that counts; Ray counts in steps of 1e-4."""
 Amounts = Mapping[str, float]
 """Amounts of resources by name."""
-Place = tuple[str, ...]
+IslandNodes = tuple[str, ...]
 """Nodes of an island, one for each host; empty: it holds none."""
 
 
@@ -66,7 +66,7 @@ class MachineRoom:
         """Return a copy, to try something out."""
         return MachineRoom.of(self.nodes, self.quotas)
 
-    def fit(self, need: Need, other: MachineRoom | None = None) -> Place | None:
+    def fit(self, need: Need, other: MachineRoom | None = None) -> IslandNodes | None:
         """Return nodes with room for an island; None if there are not enough.
 
         The node with least room that holds all hosts is chosen, so that large gaps stay whole.
@@ -112,11 +112,11 @@ class MachineRoom:
             return None
         return ", ".join(f"{max(0.0, left[n]):g} of {n} left, {sums[n]:g} needed" for n in short)
 
-    def take(self, place: Place, need: Need) -> None:
+    def take(self, place: IslandNodes, need: Need) -> None:
         """Subtract an island's machines."""
         self._add(place, need, -1.0)
 
-    def give(self, place: Place, need: Need) -> None:
+    def give(self, place: IslandNodes, need: Need) -> None:
         """Add an island's machines."""
         self._add(place, need, 1.0)
 
@@ -128,7 +128,7 @@ class MachineRoom:
                 if name in left:
                     left[name] += sign * amount
 
-    def _add(self, place: Place, need: Need, sign: float) -> None:
+    def _add(self, place: IslandNodes, need: Need, sign: float) -> None:
         for node in place:
             if (free := self.nodes.get(node)) is not None:
                 for name, each in need.each.items():

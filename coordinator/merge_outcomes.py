@@ -28,7 +28,7 @@ from coordinator.state import (
     Rule,
     Stage,
     State,
-    Step,
+    StateStep,
     in_order,
     with_fragment,
 )
@@ -42,7 +42,7 @@ def _being_merged(state: State, event: Merged | Unsound) -> Round | None:
     return round_
 
 
-def merged(rule: Rule, state: State, event: Merged) -> Step:
+def merged(rule: Rule, state: State, event: Merged) -> StateStep:
     """Account for the merged tokens, order the version to be stored, and judge the directions."""
     if (round_ := _being_merged(state, event)) is None:
         return state, ()
@@ -67,7 +67,7 @@ def merged(rule: Rule, state: State, event: Merged) -> Step:
     return state, (Store(event.fragment, event.version), *verdicts)
 
 
-def unsound(rule: Rule, state: State, event: Unsound, now_s: float) -> Step:
+def unsound(rule: Rule, state: State, event: Unsound, now_s: float) -> StateStep:
     """Drop the contributions that made a merge unsound, and merge the others as another version.
 
     Dropped are contributions whose bytes were spoiled, or else the one with the largest norm per
@@ -137,7 +137,7 @@ def _open_again(
     return with_fragment(state, p, replace(fragment, round=round_, inbox=inbox, moves=moves))
 
 
-def stored(state: State, event: Stored, now_s: float) -> Step:
+def stored(state: State, event: Stored, now_s: float) -> StateStep:
     """Publish a version that is durable, or was given up on, to every active life."""
     fragment = state.fragments[event.fragment]
     round_ = fragment.round

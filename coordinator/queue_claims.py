@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coordinator.machine_room import Need, Place
+from coordinator.machine_room import IslandNodes, Need
 from coordinator.protocol import Island
 
 
@@ -26,7 +26,7 @@ class ClaimedIsland:
     need: Need
     takeable: bool = False
     """Whether a run of higher priority may take its machines."""
-    holds: Place = ()
+    holds: IslandNodes = ()
     """The nodes that it holds, also while it hands in its work; empty: none."""
     withheld: bool = False
     """Whether it was taken from its run, and is not back."""

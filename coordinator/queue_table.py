@@ -11,7 +11,7 @@ from coordinator.queue_claims import ClaimedIsland, RunClaim, Standing
 
 SHOWN = 4
 """Names that a reason has; it counts the others."""
-Taken = tuple[RunClaim, ClaimedIsland]
+TakenIsland = tuple[RunClaim, ClaimedIsland]
 """An island that is taken, and its run."""
 Promise = tuple[RunClaim, frozenset[str]]
 """A run, and the nodes on which it was given room."""
@@ -118,7 +118,7 @@ class QueueTable:
         possible; then nothing is reserved or taken.
         """
         owner = None if charged else claim.owner
-        taken: list[Taken] = []
+        taken: list[TakenIsland] = []
         trial = self.later.copy()
         for need in needs:
             lacking = None if owner is None else trial.lacks(owner, [need])
@@ -150,8 +150,8 @@ class QueueTable:
         return None
 
     def _victims(
-        self, claim: RunClaim, need: Need, taken: Sequence[Taken], owner: str | None
-    ) -> Iterator[Taken]:
+        self, claim: RunClaim, need: Need, taken: Sequence[TakenIsland], owner: str | None
+    ) -> Iterator[TakenIsland]:
         """Yield islands that may be taken, the least important first.
 
         `owner`: the owner whose quota is exceeded; None: machines are missing.

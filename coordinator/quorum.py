@@ -32,7 +32,7 @@ class Abandon:
     why: str
 
 
-Verdict = Close | Wait | Abandon
+RoundVerdict = Close | Wait | Abandon
 
 
 def judge(
@@ -43,7 +43,7 @@ def judge(
     stopping: bool,
     deadline_s: float,
     now_s: float,
-) -> Verdict:
+) -> RoundVerdict:
     """Decide whether the round closes at `now_s`.
 
     `arrived`: islands whose contribution the shard holds, past the gate; an island that delivered

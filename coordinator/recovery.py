@@ -21,7 +21,7 @@ from coordinator.state import (
     Rule,
     Stage,
     State,
-    Step,
+    StateStep,
     with_fragment,
     with_member,
 )
@@ -55,7 +55,7 @@ def resume(rule: Rule, state: State, event: Resume) -> State:
     )
 
 
-def shard_lost(state: State, event: ShardLost) -> Step:
+def shard_lost(state: State, event: ShardLost) -> StateStep:
     """Void the rounds of the dead shard's fragments, and account its contributions as lost.
 
     Learners stay live and get back the error-feedback residual of their lost contributions.

@@ -20,7 +20,7 @@ from coordinator.protocol import (
     Island,
     Version,
 )
-from coordinator.quorum import Abandon, Close, Verdict, Wait, judge
+from coordinator.quorum import Abandon, Close, RoundVerdict, Wait, judge
 from coordinator.state import (
     FragmentState,
     Phase,
@@ -28,7 +28,7 @@ from coordinator.state import (
     Rule,
     Stage,
     State,
-    Step,
+    StateStep,
     is_open,
     with_fragment,
 )
@@ -112,7 +112,7 @@ def goes_on(rule: Rule, before: State, state: State, p: Fragment, now_s: float) 
     return unchanged and now_s < deadline_s(rule, state, round_)
 
 
-def further(rule: Rule, state: State, p: Fragment, now_s: float) -> Step:
+def further(rule: Rule, state: State, p: Fragment, now_s: float) -> StateStep:
     """Ask the learners that can deliver for the fragment's open round; decide whether it closes."""
     if not is_open(state.fragments[p]):
         return state, ()
@@ -121,7 +121,7 @@ def further(rule: Rule, state: State, p: Fragment, now_s: float) -> Step:
     return state, (*asks, *decisions)
 
 
-def _ask(state: State, p: Fragment) -> Step:
+def _ask(state: State, p: Fragment) -> StateStep:
     """Ask each live learner once in a round, also latecomers, unless it still owes an answer."""
     fragment = state.fragments[p]
     if (round_ := fragment.round) is None:
@@ -179,7 +179,7 @@ def _oldest(rule: Rule, fragment: FragmentState) -> int:
     return fragment.version.number - rule.max_staleness
 
 
-def _decide(rule: Rule, state: State, p: Fragment, now_s: float) -> Step:
+def _decide(rule: Rule, state: State, p: Fragment, now_s: float) -> StateStep:
     """Close the fragment's open round, abandon it, or wait."""
     fragment = state.fragments[p]
     if (round_ := fragment.round) is None:
@@ -226,7 +226,7 @@ def deadline_s(rule: Rule, state: State, round_: Round) -> float:
 
 def _verdict(
     rule: Rule, state: State, fragment: FragmentState, round_: Round, now_s: float
-) -> Verdict:
+) -> RoundVerdict:
     expected = set(fragment.asked) - round_.arrived
     if round_.last:
         expected |= _leaving(state) - round_.arrived
@@ -247,7 +247,7 @@ def _leaving(state: State) -> set[Island]:
 
 def _close(
     rule: Rule, state: State, p: Fragment, fragment: FragmentState, round_: Round, now_s: float
-) -> Step:
+) -> StateStep:
     """Merge the inbox, except contributions that became too stale while they waited.
 
     Contributions on trial are measured beside the merge.
@@ -267,7 +267,7 @@ def _close(
     return state, (*discards, merge_order_of(rule, state.fragments[p], p, round_))
 
 
-def finish(state: State) -> Step:
+def finish(state: State) -> StateStep:
     """Finish the run once the last round is over: the public fragments are the result."""
     if state.phase is not Phase.STOPPING or any(f.round or f.due for f in state.fragments):
         return state, ()

@@ -191,7 +191,7 @@ def is_open(fragment: FragmentState) -> bool:
     return fragment.round is not None and fragment.round.stage is Stage.OPEN
 
 
-Step = tuple[State, tuple[Effect, ...]]
+StateStep = tuple[State, tuple[Effect, ...]]
 """The answer of a rule: the new state, and the effects that the shell must carry out in order."""
 
 

@@ -32,7 +32,7 @@ from coordinator.protocol import (
     Merged,
     Void,
 )
-from coordinator.state import Rule, Stage, State, Step, with_fragment, with_member
+from coordinator.state import Rule, Stage, State, StateStep, with_fragment, with_member
 
 
 def judge(
@@ -41,7 +41,7 @@ def judge(
     items: tuple[Contribution, ...],
     trial: tuple[Contribution, ...],
     event: Merged,
-) -> Step:
+) -> StateStep:
     """Count the merges in a row in which each island pointed against the others.
 
     After RUN such merges (`run_of_two` for one of two islands) the island is quarantined, and then

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Sharding
 from numpy.typing import NDArray
 
-Foreign = Any
+ForeignArray = Any
 """A `jax.Array`, a NumPy array, or a `torch.Tensor`."""
 _GPU = ("cuda", "gpu")
 """The names of the platform of NVIDIA's devices in PyTorch and in JAX."""
@@ -26,19 +26,19 @@ def is_tensor(leaf: object) -> bool:
     return torch is not None and isinstance(leaf, torch.Tensor)
 
 
-def dtype_of(leaf: Foreign) -> str:
+def dtype_of(leaf: ForeignArray) -> str:
     """Return the name of an array's type, such as "float32"; empty if it is no array."""
     return str(getattr(leaf, "dtype", "")).removeprefix("torch.")
 
 
-def form_of(leaf: Foreign) -> str:
+def form_of(leaf: ForeignArray) -> str:
     """Return an array's type and shape as text, such as "float32[4,3]"."""
     if not (dtype := dtype_of(leaf)):
         return f"a {type(leaf).__name__}"
     return f"{dtype}[{','.join(map(str, leaf.shape))}]"
 
 
-def placed_on(leaf: Foreign, where: Sharding) -> jax.Array:
+def placed_on(leaf: ForeignArray, where: Sharding) -> jax.Array:
     """Return an array on JAX's devices; it may share the memory of `leaf`.
 
     The caller must not use it any more once `leaf` is changed in place.
@@ -51,7 +51,7 @@ def placed_on(leaf: Foreign, where: Sharding) -> jax.Array:
     return jax.device_put(leaf, where)
 
 
-def like(given: Foreign, leaf: jax.Array) -> Foreign:
+def like(given: ForeignArray, leaf: jax.Array) -> ForeignArray:
     """Return the values of `leaf` in the library of `given`; a tensor is overwritten in place."""
     if is_tensor(given):
         given.detach().copy_(tensor_of(leaf))
@@ -67,6 +67,6 @@ def tensor_of(leaf: jax.Array | NDArray[Any]) -> Any:
     return torch.from_numpy(np.array(leaf))
 
 
-def on_host(leaf: Foreign) -> NDArray[Any]:
+def on_host(leaf: ForeignArray) -> NDArray[Any]:
     """Return an array as one of NumPy."""
     return np.asarray(leaf.detach().cpu() if is_tensor(leaf) else leaf)

@@ -98,7 +98,7 @@ class LearnerState:
         return self.clock - self.past_t + max(-most, min(self.past_t, most))
 
 
-Outcome = tuple[LearnerState, Words]
+LearnerOutcome = tuple[LearnerState, Words]
 
 
 def begun(

@@ -23,7 +23,7 @@ from coordinator.protocol import (
     Version,
     Void,
 )
-from islands.learner_life import LearnerState, Outcome
+from islands.learner_life import LearnerOutcome, LearnerState
 from islands.learner_messages import (
     Asked,
     Beat,
@@ -54,7 +54,7 @@ STEP_SMOOTHING = 0.2
 """Weight of the newest step in the moving average of the time per step."""
 
 
-def happen(state: LearnerState, happening: Happening) -> Outcome:
+def happen(state: LearnerState, happening: Happening) -> LearnerOutcome:
     """Return the state after this happening, and the words to carry out, in order."""
     match happening:
         case Asked(p, held):
@@ -107,7 +107,7 @@ def is_news(state: LearnerState, p: Fragment, version: Version) -> bool:
     return version > state.newest[p]
 
 
-def _follow(state: LearnerState, *parts: Part) -> Outcome:
+def _follow(state: LearnerState, *parts: LearnerPart) -> LearnerOutcome:
     words: Words = ()
     for part in parts:
         state, part_words = part(state)
@@ -115,14 +115,14 @@ def _follow(state: LearnerState, *parts: Part) -> Outcome:
     return state, words
 
 
-def _at_once(state: LearnerState) -> Outcome:
+def _at_once(state: LearnerState) -> LearnerOutcome:
     """Serve pending requests now, unless a step is under way: then its end serves them."""
     if state.busy:
         return state, ()
     return _follow(state, serve, _talk, _go_on)
 
 
-def _stepped(state: LearnerState, tokens: int, cursor: Lease, ahead_windows: int) -> Outcome:
+def _stepped(state: LearnerState, tokens: int, cursor: Lease, ahead_windows: int) -> LearnerOutcome:
     former = state.progress
     progress = Progress(former.steps + 1, former.tokens + tokens, cursor)
     state = replace(state, progress=progress, ahead_windows=ahead_windows, busy=False)
@@ -141,7 +141,7 @@ def _stepped(state: LearnerState, tokens: int, cursor: Lease, ahead_windows: int
     return state, (*words, *serve_words)
 
 
-def _go_on(state: LearnerState) -> Outcome:
+def _go_on(state: LearnerState) -> LearnerOutcome:
     """Begin the next step if nothing is in its way, or end this life, between two steps."""
     if state.busy:
         return state, ()
@@ -171,7 +171,7 @@ def _is_news(state: LearnerState) -> bool:
 # --- talking --------------------------------------------------------------------------------------
 
 
-def _talk(state: LearnerState) -> Outcome:
+def _talk(state: LearnerState) -> LearnerOutcome:
     """Send what happened, one message at a time; news that arrive meanwhile are joined.
 
     Adoptions can wait for the next report while steps continue.
@@ -182,7 +182,7 @@ def _talk(state: LearnerState) -> Outcome:
     return _say(state)
 
 
-def _say(state: LearnerState) -> Outcome:
+def _say(state: LearnerState) -> LearnerOutcome:
     report = Report(state.life, state.progress, state.step_s, state.taken)
     messages = state.adoptions
     state = replace(
@@ -203,7 +203,7 @@ def _needing_data(state: LearnerState) -> LearnerState:
     return replace(state, needs_data=short and state.stepping and not state.fetching)
 
 
-def _heard(state: LearnerState, answer: Answer | LeaseGranted | Void) -> Outcome:
+def _heard(state: LearnerState, answer: Answer | LeaseGranted | Void) -> LearnerOutcome:
     match answer:
         case Void():
             return _go_on(replace(_ceased(state, answer), flight=False))
@@ -222,7 +222,7 @@ def _heard(state: LearnerState, answer: Answer | LeaseGranted | Void) -> Outcome
             )
             if state.asks_data:
                 state = replace(state, asks_data=False)
-                outcome: Outcome = state, (Want(LeaseWanted(state.life)),)
+                outcome: LearnerOutcome = state, (Want(LeaseWanted(state.life)),)
             else:
                 outcome = _talk(replace(state, flight=False))
         case LeaseGranted(_, lease):
@@ -239,4 +239,4 @@ def _ceased(state: LearnerState, over: Void) -> LearnerState:
     return replace(state, goes_on=False, over=state.over or over)
 
 
-Part = Callable[[LearnerState], Outcome]
+LearnerPart = Callable[[LearnerState], LearnerOutcome]

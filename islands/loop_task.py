@@ -15,7 +15,7 @@ from coordinator.errors import UserMistake
 from islands.foreign_arrays import is_tensor, on_host, tensor_of
 from islands.sources import DataSpec
 from islands.task import Batch, Params, Task
-from islands.task_helpers import Arrays, Paths, supervised_task, text_task
+from islands.task_helpers import NamedArrays, Paths, supervised_task, text_task
 from islands.user_code import asked, attribute_of
 from islands.user_lines import place_of, wrapping
 
@@ -28,7 +28,7 @@ def loop_task(
     evaluate: Callable[[Params, Batch], Any],
     data: DataSpec,
     *,
-    examples: Callable[[], Arrays] | None = None,
+    examples: Callable[[], NamedArrays] | None = None,
     vocabulary: int = 256,
     name: str = "loop",
     embedding: Paths = (),

@@ -27,9 +27,9 @@ from jax.sharding import PartitionSpec
 from islands.data.segments import segments_of, tokens_of
 from islands.masked_loss import mean_nats
 
-Leaf: TypeAlias = jax.Array | np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+ModelLeaf: TypeAlias = jax.Array | np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
-Rotation: TypeAlias = tuple[jax.Array, jax.Array]
+CosSin: TypeAlias = tuple[jax.Array, jax.Array]
 """The cosine and sine of each position's angles, [T, 1, K / 2]."""
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
@@ -75,20 +75,20 @@ class ModelSpec:
 class Attention(TypedDict):
     """The parameters of attention, all layers stacked."""
 
-    norm: Leaf  # [L, D]
-    query: Leaf  # [L, D, D]
-    key: Leaf  # [L, D, D]
-    value: Leaf  # [L, D, D]
-    output: Leaf  # [L, D, D]
+    norm: ModelLeaf  # [L, D]
+    query: ModelLeaf  # [L, D, D]
+    key: ModelLeaf  # [L, D, D]
+    value: ModelLeaf  # [L, D, D]
+    output: ModelLeaf  # [L, D, D]
 
 
 class Mlp(TypedDict):
     """The parameters of the gated MLPs, all layers stacked."""
 
-    norm: Leaf  # [L, D]
-    gate: Leaf  # [L, D, F]
-    up: Leaf  # [L, D, F]
-    down: Leaf  # [L, F, D]
+    norm: ModelLeaf  # [L, D]
+    gate: ModelLeaf  # [L, D, F]
+    up: ModelLeaf  # [L, D, F]
+    down: ModelLeaf  # [L, F, D]
 
 
 class Blocks(TypedDict):
@@ -101,10 +101,10 @@ class Blocks(TypedDict):
 class ModelParams(TypedDict):
     """The parameters of the model."""
 
-    embedding: Leaf  # [V, D]
+    embedding: ModelLeaf  # [V, D]
     blocks: Blocks
-    norm: Leaf  # [D]
-    head: Leaf  # [D, V]
+    norm: ModelLeaf  # [D]
+    head: ModelLeaf  # [D, V]
 
 
 def init(spec: ModelSpec, seed: int) -> ModelParams:
@@ -115,7 +115,7 @@ def init(spec: ModelSpec, seed: int) -> ModelParams:
     return _leaves(spec, lambda path, made: _drawn(path, made, seed))
 
 
-def init_leaf(spec: ModelSpec, path: str, seed: int) -> Leaf:
+def init_leaf(spec: ModelSpec, path: str, seed: int) -> ModelLeaf:
     """Return one leaf of `init`, drawn by itself."""
     return _drawn(path, _plan(spec)[path], seed)
 
@@ -146,7 +146,7 @@ class _Made:
     """The split of the leaf over a mesh."""
 
 
-def _drawn(path: str, made: _Made, seed: int) -> Leaf:
+def _drawn(path: str, made: _Made, seed: int) -> ModelLeaf:
     if made.deviation == 0:
         return np.zeros(made.shape, np.float32)
     rng = np.random.Generator(np.random.PCG64([seed, zlib.crc32(path.encode())]))
@@ -237,14 +237,14 @@ def loss(spec: ModelSpec, params: ModelParams, batch: Any) -> jax.Array:
     return mean_nats(jax.nn.logsumexp(scores, axis=-1) - right, batch)
 
 
-def norm(x: jax.Array, gain: Leaf) -> jax.Array:
+def norm(x: jax.Array, gain: ModelLeaf) -> jax.Array:
     """Apply RMSNorm in float32; `gain` is an offset from one."""
     wide = x.astype(jnp.float32)
     scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + NORM_EPSILON)
     return (wide * scale * (1 + gain)).astype(x.dtype)
 
 
-def project(x: jax.Array, weights: Leaf) -> jax.Array:
+def project(x: jax.Array, weights: ModelLeaf) -> jax.Array:
     """Compute [B, T, i] @ [i, o] as one flat product.
 
     XLA's batched product takes 1.5 times as long on CPU.
@@ -254,13 +254,13 @@ def project(x: jax.Array, weights: Leaf) -> jax.Array:
 
 
 def attend(
-    layer: Attention, x: jax.Array, heads: int, turns: Rotation, segments: jax.Array | None = None
+    layer: Attention, x: jax.Array, heads: int, turns: CosSin, segments: jax.Array | None = None
 ) -> jax.Array:
     """Apply causal self-attention: [B, T, D] -> [B, T, D], within each of the segments [B, T]."""
     batch, time, width = x.shape
     normed = norm(x, layer["norm"])
 
-    def split(weights: Leaf) -> jax.Array:
+    def split(weights: ModelLeaf) -> jax.Array:
         return project(normed, weights).reshape(batch, time, heads, width // heads)
 
     query, key = rotate(split(layer["query"]), turns), rotate(split(layer["key"]), turns)
@@ -281,14 +281,14 @@ def mlp(layer: Mlp, x: jax.Array) -> jax.Array:
     return project(gated, layer["down"])
 
 
-def rotation(time: int, size: int, dtype: jnp.dtype) -> Rotation:
+def rotation(time: int, size: int, dtype: jnp.dtype) -> CosSin:
     """Return cosine and sine of RoPE's angles for heads of this size, which must be even."""
     speeds = ROPE_BASE ** (-np.arange(0, size, 2) / size)
     angles = (np.arange(time)[:, None] * speeds)[:, None, :]
     return jnp.asarray(np.cos(angles), dtype), jnp.asarray(np.sin(angles), dtype)
 
 
-def rotate(x: jax.Array, turns: Rotation) -> jax.Array:
+def rotate(x: jax.Array, turns: CosSin) -> jax.Array:
     """Turn the pairs (i, i + K / 2) of each head by their position's angles: [B, T, N, K]."""
     cosine, sine = turns
     first, second = jnp.split(x, 2, axis=-1)

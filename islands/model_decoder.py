@@ -63,13 +63,13 @@ class ModelDecoder(CachedDecoder[Cache]):
         return scores[0, 0].astype(jnp.float32), cache
 
     def _attend(
-        self, layer: Attention, x: jax.Array, cache: Cache, turns: model.Rotation, position: Any
+        self, layer: Attention, x: jax.Array, cache: Cache, turns: model.CosSin, position: Any
     ) -> tuple[jax.Array, Cache]:
         """Attend from one token to itself and all before: [1, 1, D] -> [1, 1, D]."""
         heads, width = self._spec.heads, self._spec.width
         normed = model.norm(x, layer["norm"])
 
-        def split(weights: model.Leaf) -> jax.Array:
+        def split(weights: model.ModelLeaf) -> jax.Array:
             return model.project(normed, weights).reshape(1, 1, heads, width // heads)
 
         query = model.rotate(split(layer["query"]), turns)[0, 0]  # [N, K]

@@ -22,10 +22,10 @@ class Ahead(NamedTuple):
     windows: int
 
 
-Job: TypeAlias = tuple["Future[Ahead | None]", Callable[[], "Ahead | None"]]
+ReadJob: TypeAlias = tuple["Future[Ahead | None]", Callable[[], "Ahead | None"]]
 
 
-def _work(jobs: SimpleQueue[Job | None]) -> None:
+def _work(jobs: SimpleQueue[ReadJob | None]) -> None:
     """Run jobs on a daemon thread, whose end is never awaited: a stream may wait forever."""
     while (job := jobs.get()) is not None:
         made, make = job
@@ -46,7 +46,7 @@ class Prefetched:
 
     def __init__(self, stream: StreamLike) -> None:
         self._stream, self._lock = stream, threading.Lock()
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[ReadJob | None] = SimpleQueue()
         threading.Thread(target=_work, args=(self._jobs,), name="data", daemon=True).start()
         weakref.finalize(self, self._jobs.put, None)
         self._ahead: Future[Ahead | None] | None = None

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from coordinator.frozen import replace
 from coordinator.protocol import Adopted, ContributionId, Fragment
-from islands.learner_life import LearnerState, Outcome
+from islands.learner_life import LearnerOutcome, LearnerState
 from islands.learner_messages import Adopt, HandOver, Keep, Track, Words
 
 
-def keep_due(state: LearnerState) -> Outcome:
+def keep_due(state: LearnerState) -> LearnerOutcome:
     """Copy the fragments that are due now, in lock-step with an overlap.
 
     From here on the others' steps and the messages may take any time.
@@ -29,7 +29,7 @@ def keep_due(state: LearnerState) -> Outcome:
     return state, words
 
 
-def serve(state: LearnerState) -> Outcome:
+def serve(state: LearnerState) -> LearnerOutcome:
     """Serve pending requests, then pending versions.
 
     Hand-ins come first, so that no adoption overwrites steps that were asked for.

@@ -21,7 +21,7 @@ from islands.sources import DataSpec
 from islands.task import Params, Task
 from islands.user_lines import wrapping
 
-Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+NamedArrays: TypeAlias = Mapping[str, NDArray[Any]]
 """Arrays by name, such as "x" and "y", with one example at each place of their first axis."""
 Paths: TypeAlias = Sequence[str]
 
@@ -78,7 +78,7 @@ def text_task(
 def supervised_task(
     init: Callable[[jax.Array], Params],
     loss: Callable[..., Any],
-    examples: Callable[[], Arrays],
+    examples: Callable[[], NamedArrays],
     data: DataSpec,
     *,
     classes: int,

@@ -102,14 +102,33 @@ TWO_MEANINGS: dict[str, int] = {}
 """Public class names with several meanings, and their number; this table may only shrink."""
 
 
+def aliases(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of a module that are written like classes: type aliases and new types."""
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                if name[0].isupper() and not name.isupper():
+                    yield name
+            case _:
+                pass
+
+
 def test_public_class_names_are_unique() -> None:
+    """No other class and no type alias has the name of a class."""
     places: defaultdict[str, list[str]] = defaultdict(list)
+    classes: set[str] = set()
     for path, (_, tree) in trees().items():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(path)
-    several = {name: len(paths) for name, paths in places.items() if len(paths) > 1}
+        own = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+        classes |= {name for name in own if not name.startswith("_")}
+        for name in (*own, *aliases(tree)):
+            places[name].append(path)
+    several = {name: len(places[name]) for name in classes if len(places[name]) > 1}
     assert several == TWO_MEANINGS, {name: places[name] for name in several}
+
+
+def test_aliases_are_found() -> None:
+    text = "A: TypeAlias = int\nBatch: TypeAlias = Any\nIsland = NewType('Island', str)\nMOST = 3\n"
+    assert [*aliases(ast.parse(text))] == ["Batch", "Island"]
 
 
 # --- bounds on private access in tests ------------------------------------------------------

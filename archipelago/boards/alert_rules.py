@@ -14,7 +14,7 @@ from archipelago.boards.panels import Board
 from archipelago.boards.recording_rules import CONTRIBUTIONS
 from archipelago.boards.settings import BoardSettings, Thresholds
 
-Severity = Literal["critical", "warning"]
+AlertSeverity = Literal["critical", "warning"]
 RUN, TIME, ROUNDS = "archipelago", "archipelago-time", "archipelago-rounds"
 WIRE, FAILURES, FLEET = "archipelago-wire", "archipelago-failures", "archipelago-fleet"
 
@@ -25,7 +25,7 @@ class Alert:
 
     name: str
     expr: str
-    severity: Severity
+    severity: AlertSeverity
     summary: str
     """One line with the labels of the series, as Prometheus fills them in."""
     description: str

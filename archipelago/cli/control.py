@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from archipelago.cli.formatting import duration
-from archipelago.cli.options import Cluster, Json, NamedRun, RunName, live_run
+from archipelago.cli.options import ClusterAddress, Json, NamedRun, RunName, live_run
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
 from coordinator.protocol import Island
@@ -20,7 +20,7 @@ from coordinator.protocol import Island
 def scale(
     name: NamedRun,
     counts: Annotated[list[str], typer.Argument(metavar="GROUP=N ...", help="Islands to have.")],
-    address: Cluster = None,
+    address: ClusterAddress = None,
 ) -> None:
     """Set the number of islands of groups in a live run; leaving islands hand in their work first.
 
@@ -47,7 +47,7 @@ def _counts(texts: Sequence[str]) -> dict[str, int]:
 def drain(
     name: NamedRun,
     island: Annotated[str, typer.Argument(metavar="ISLAND", help="Its name, such as local-0.")],
-    address: Cluster = None,
+    address: ClusterAddress = None,
 ) -> None:
     """Let one island hand in its work and leave; its group then has one island less.
 
@@ -75,7 +75,7 @@ def chaos(
     kinds: Annotated[
         list[str], typer.Option("--kind", help="Instead of kill: stop, slow, cut, nan, drain ...")
     ] = ["kill"],  # noqa: B006 - typer reads it; it never changes
-    address: Cluster = None,
+    address: ClusterAddress = None,
     as_json: Json = False,
 ) -> None:
     """Inject faults into a live run: islands, syncer, shard, evaluator, fleet or a disk.
@@ -118,7 +118,7 @@ def save(
         Path,
         typer.Argument(metavar="PATH", help="A folder, or a name that ends with .safetensors."),
     ],
-    address: Cluster = None,
+    address: ClusterAddress = None,
     as_json: Json = False,
 ) -> None:
     """Write the current model of a live run to a path of its fleet's machine.
@@ -139,7 +139,7 @@ def save(
         Console().print(f"{live.run}: its model is in {saved_path}")
 
 
-def stop(name: RunName = None, address: Cluster = None) -> None:
+def stop(name: RunName = None, address: ClusterAddress = None) -> None:
     """Stop a run gracefully: all islands hand in their work, and it ends with its summary.
 
     Example: archipelago stop runs/demo

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from archipelago.cli.options import Cluster, Json, NamedRun
+from archipelago.cli.options import ClusterAddress, Json, NamedRun
 from cluster.storage import runs
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
@@ -32,7 +32,7 @@ def export(
     form: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help="safetensors, orbax or hf.")
     ] = FORMATS[0],
-    address: Cluster = None,
+    address: ClusterAddress = None,
     as_json: Json = False,
 ) -> None:
     """Write the model of a run, live or ended, to a safetensors file, for Orbax or transformers.

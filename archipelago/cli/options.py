@@ -68,7 +68,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Print the whole configuration, defaults included.")
 ]
-Cluster = Annotated[
+ClusterAddress = Annotated[
     str | None,
     typer.Option(
         "--address",

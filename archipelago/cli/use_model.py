@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from archipelago.cli.options import Cluster, Json, NamedRun
+from archipelago.cli.options import ClusterAddress, Json, NamedRun
 from cluster.storage.files import json_text
 
 COLUMNS = ("files", "tokens", "nats/token", "perplexity", "bits/byte")
@@ -38,7 +38,7 @@ def sample(
     ] = 0,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the choices.")] = 0,
     at: AtStep = None,
-    address: Cluster = None,
+    address: ClusterAddress = None,
     as_json: Json = False,
 ) -> None:
     """Continue a text with the model of a run, live or ended.
@@ -91,7 +91,7 @@ def evaluate(
         ),
     ] = 256,
     at: AtStep = None,
-    address: Cluster = None,
+    address: ClusterAddress = None,
     as_json: Json = False,
 ) -> None:
     """Compute the held-out loss of a run's model, on its own data or on another source.

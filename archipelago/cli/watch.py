@@ -13,7 +13,7 @@ from rich.console import Console
 from archipelago.cli.display import Display
 from archipelago.cli.formatting import WIDTH
 from archipelago.cli.live_table import render, time_table
-from archipelago.cli.options import Cluster, Json, RunName
+from archipelago.cli.options import ClusterAddress, Json, RunName
 from archipelago.cli.terminal_keys import TerminalKeys
 from cluster.launch.page_link import page_link
 from cluster.launch.status_stream import status_stream
@@ -22,7 +22,7 @@ from cluster.storage import runs
 from cluster.storage.files import json_text
 
 
-def status(name: RunName = None, address: Cluster = None, as_json: Json = False) -> None:
+def status(name: RunName = None, address: ClusterAddress = None, as_json: Json = False) -> None:
     """Show the islands and fragments of a run once.
 
     Example: archipelago status runs/demo --json
@@ -42,7 +42,7 @@ def status(name: RunName = None, address: Cluster = None, as_json: Json = False)
 
 def top(
     name: RunName = None,
-    address: Cluster = None,
+    address: ClusterAddress = None,
     every_s: Annotated[
         float, typer.Option("--every", min=0.1, metavar="S", help="Seconds between two looks.")
     ] = 1.0,

@@ -117,10 +117,10 @@ class Ring:
         return self.held.tokens + self.lost
 
 
-Outcome = tuple[Ring, tuple[Effect, ...]]
+RingOutcome = tuple[Ring, tuple[Effect, ...]]
 
 
-def advance(rules: Rules, ring: Ring, event: Event) -> Outcome:
+def advance(rules: Rules, ring: Ring, event: Event) -> RingOutcome:
     """Return the state after this event, and the effects that follow from it."""
     return _settle(rules, _hear(ring, event))
 
@@ -180,7 +180,7 @@ def _hear(ring: Ring, event: Event) -> Ring:
             assert_never(event)
 
 
-def _settle(rules: Rules, ring: Ring) -> Outcome:
+def _settle(rules: Rules, ring: Ring) -> RingOutcome:
     """Return the state and the effects that now follow, after any event."""
     if ring.stage is RingStage.OVER:
         return _release(ring, ring.members, "the run is over")
@@ -202,7 +202,7 @@ def _settle(rules: Rules, ring: Ring) -> Outcome:
     return ring, (*release_effects, *form_effects)
 
 
-def _pause(rules: Rules, ring: Ring) -> Outcome:
+def _pause(rules: Rules, ring: Ring) -> RingOutcome:
     """Pause the running ring if the run stops, a member leaves or a new island joins."""
     if ring.stage is RingStage.PAUSING or ring.broken is not None:
         return ring, ()
@@ -218,7 +218,7 @@ def _pause(rules: Rules, ring: Ring) -> Outcome:
     return replace(ring, stage=RingStage.PAUSING), (Pause(ring.ring, why),)
 
 
-def _form(rules: Rules, ring: Ring) -> Outcome:
+def _form(rules: Rules, ring: Ring) -> RingOutcome:
     """Form a ring if enough islands wait; no ring runs now."""
     present = [ring.members[island] for island in sorted(ring.members)]
     first = ring.held.step == 0 and ring.ring == 0
@@ -254,7 +254,7 @@ def _donor(ring: Ring, held: TrainingPosition) -> Life | None:
     return None
 
 
-def _release(ring: Ring, members: Mapping[Island, RingMemberState], why: str) -> Outcome:
+def _release(ring: Ring, members: Mapping[Island, RingMemberState], why: str) -> RingOutcome:
     effects = tuple(RingRelease(each.life, why) for each in members.values())
     return _without(ring, *members), effects
 

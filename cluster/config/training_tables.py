@@ -21,7 +21,7 @@ from cluster.config.values import (
     Count,
     FragmentWire,
     Grace,
-    Interval,
+    IntervalValue,
     LossScale,
     Mode,
     ModeName,
@@ -30,7 +30,7 @@ from cluster.config.values import (
     Overlap,
     Positive,
     Rate,
-    Share,
+    ShareValue,
     WireName,
     grace_value,
     loss_scale_value,
@@ -137,13 +137,13 @@ class OptimizerConfig(Table):
     """Steps of the linear warm-up."""
     floor_fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
     """Floor of the decay, as a fraction of the peak rate."""
-    b1: Share = 0.9
+    b1: ShareValue = 0.9
     """Decay rate of AdamW's first moment."""
-    b2: Share = 0.99
+    b2: ShareValue = 0.99
     """Decay rate of AdamW's second moment."""
     eps: Positive = 1e-8
     """AdamW's epsilon."""
-    momentum: Share = 0.95
+    momentum: ShareValue = 0.95
     """Muon's momentum."""
     adamw_share: Positive = 1.0
     """Learning rate of leaves that AdamW updates beside Muon, as a factor of `learning_rate`."""
@@ -162,7 +162,7 @@ class OuterConfig(Table):
 
     learning_rate: Annotated[Rate, BeforeValidator(rate_value)] = 1.0
     """Outer learning rate eta; "auto" makes each step as long as the merged delta."""
-    momentum: Share = 0.0
+    momentum: ShareValue = 0.0
     """Outer momentum mu."""
     nesterov: bool = True
     """Use Nesterov momentum."""
@@ -179,7 +179,7 @@ LEAST_OVERLAP = 1
 class SyncConfig(Table):
     """The table `[sync]`: when and how fragments are merged and exchanged."""
 
-    every: Interval = 8
+    every: IntervalValue = 8
     """H: syncer steps between two merges of a fragment; or [[from_step, H], ...] to change it.
 
     "auto": chosen with P once, before the start, from the measured links and step.

@@ -25,7 +25,7 @@ SHORT_SHA256 = r"^[0-9a-f]{16}$"
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, lt=1)]
+ShareValue = Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(pattern=NAME, max_length=80)]
 GroupName = Annotated[str, Field(pattern=GROUP, max_length=40)]
 SCHEDULES = ("cosine", "wsd", "target")
@@ -207,7 +207,7 @@ def _every_plainly(
     return [list(pair) for pair in value] if isinstance(value, tuple) else value
 
 
-Interval = Annotated[
+IntervalValue = Annotated[
     Literal["auto"] | int | tuple[tuple[int, int], ...],
     PlainValidator(interval_value),
     PlainSerializer(_every_plainly, return_type=str | int | list[list[int]]),

@@ -14,21 +14,21 @@ from dataclasses import replace
 from coordinator.protocol import Fragment
 from islands.hosts.orders import FateNotice, News
 
-Notice = News | FateNotice
+GangNotice = News | FateNotice
 
 
 class NewsThreads:
     """One thread for each fragment that has news, and one for all fates; each ends when idle."""
 
     def __init__(
-        self, take: Callable[[Notice], None], broke: Callable[[BaseException], None]
+        self, take: Callable[[GangNotice], None], broke: Callable[[BaseException], None]
     ) -> None:
         """Handle notices with `take`, which may take long; `broke` receives its exceptions."""
         self._take, self._broke = take, broke
         self._lock = threading.Lock()
-        self._waiting: dict[Fragment | None, list[Notice]] = {}  # for each running thread
+        self._waiting: dict[Fragment | None, list[GangNotice]] = {}  # for each running thread
 
-    def tell(self, notice: Notice) -> None:
+    def tell(self, notice: GangNotice) -> None:
         """Have a notice handled soon, on another thread; never block."""
         lane = notice.publication.fragment if isinstance(notice, News) else None
         with self._lock:
@@ -47,7 +47,7 @@ class NewsThreads:
         except BaseException as error:  # noqa: BLE001 - which is reported
             self._broke(error)
 
-    def _next(self, lane: Fragment | None) -> list[Notice]:
+    def _next(self, lane: Fragment | None) -> list[GangNotice]:
         """Return the notices to handle next; if there are none, the thread must end."""
         with self._lock:
             if notices := self._waiting[lane]:
@@ -57,7 +57,7 @@ class NewsThreads:
             return notices
 
 
-def _joined(waiting: list[Notice], notice: Notice) -> list[Notice]:
+def _joined(waiting: list[GangNotice], notice: GangNotice) -> list[GangNotice]:
     """Add a notice; of publications, only the newest of the newest life is kept."""
     if not waiting or not isinstance(notice, News):
         return [*waiting, notice]

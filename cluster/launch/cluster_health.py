@@ -16,7 +16,7 @@ from cluster.actors.start import NODE_ID
 from cluster.fleet.run_identity import versions
 from cluster.launch.cluster_findings import ClusterHealth, NodeHealth
 from cluster.launch.connect import connect
-from cluster.launch.run_findings import Probe
+from cluster.launch.run_findings import ProbeAnswer
 from cluster.names import FLEET, island_actor, namespace_of, seat_of
 from coordinator.protocol import Island
 
@@ -46,7 +46,7 @@ def look_at_node(session: str) -> tuple[float, dict[str, str], dict[str, float]]
 
 def cluster_health(
     address: str, run: str | None = None, silent: Sequence[str] = ()
-) -> tuple[ClusterHealth, dict[str, Probe]]:
+) -> tuple[ClusterHealth, dict[str, ProbeAnswer]]:
     """Return the health of a cluster, and whether the silent islands of a run answer a call.
 
     Errors: `UserMistake` if the cluster cannot be reached.
@@ -135,9 +135,9 @@ def _leftover() -> dict[str, int]:
     }
 
 
-def _probed(run: str, islands: Sequence[str]) -> dict[str, Probe]:
+def _probed(run: str, islands: Sequence[str]) -> dict[str, ProbeAnswer]:
     """Call the process of each of these islands; one without a process is left out."""
-    found: dict[str, Probe] = {}
+    found: dict[str, ProbeAnswer] = {}
     for island in islands:
         try:
             actor = ray.get_actor(island_actor(seat_of(Island(island))), namespace_of(run))

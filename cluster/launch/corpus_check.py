@@ -41,7 +41,9 @@ class CorpusAnswer(NamedTuple):
     """The reason why there is no result."""
 
 
-Ask: TypeAlias = Callable[[Config, Sequence[CorpusSite], Callable[[], None]], list[CorpusAnswer]]
+AskSites: TypeAlias = Callable[
+    [Config, Sequence[CorpusSite], Callable[[], None]], list[CorpusAnswer]
+]
 """A function that checks the corpora at these sites; it calls its last argument while it waits."""
 
 
@@ -129,7 +131,7 @@ def check_corpora(
     nodes: Sequence[Node],
     say: Callable[[str], None],
     check: Callable[[], None],
-    ask: Ask = asked_on_nodes,
+    ask: AskSites = asked_on_nodes,
 ) -> None:
     """Check that each region with a table can train on its corpus; Ray must be connected.
 

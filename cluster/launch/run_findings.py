@@ -29,7 +29,7 @@ SKEW_S = 5.0
 """The largest difference between two clocks that is not notable, in seconds."""
 FULL_SHARE, LEAST_VERSIONS = 0.05, 3.0
 """A disk is nearly full below this share, or with room for fewer versions of the model."""
-Probe = Literal["answers", "silent"]
+ProbeAnswer = Literal["answers", "silent"]
 """The result of a call to the process of an island."""
 
 
@@ -66,7 +66,7 @@ class RunFacts:
     is_live: bool = True
     files: FileFacts | None = None
     """Facts about the files; None: they are on another machine."""
-    probes: Mapping[str, Probe] = field(default_factory=dict[str, Probe])
+    probes: Mapping[str, ProbeAnswer] = field(default_factory=dict[str, ProbeAnswer])
     """The calls to processes of islands that are silent; empty without a cluster."""
     dead_nodes: Mapping[str, str] = field(default_factory=dict[str, str])
     """The nodes that the cluster has lost, with the reason."""

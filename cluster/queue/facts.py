@@ -10,7 +10,7 @@ from cluster.fleet.placement import Node, matches
 from cluster.fleet.queue_message import OPTIONAL, IslandMessage, MachinesMessage, RunMessage
 from cluster.names import namespace_of
 from cluster.queue.quotas import Quotas
-from coordinator.machine_room import LEAST, Amounts, Need, Place
+from coordinator.machine_room import LEAST, Amounts, IslandNodes, Need
 from coordinator.protocol import Island
 from coordinator.queue_claims import ClaimedIsland, RunClaim, Standing
 
@@ -27,7 +27,7 @@ class ClusterFacts:
     """The living nodes, but for those that Ray drains."""
     free: Mapping[str, Amounts]
     """Unused resources of each node, by Ray's id of it."""
-    placed: Mapping[str, Place]
+    placed: Mapping[str, IslandNodes]
     """The nodes of each placement group that is placed, by its name, one for each bundle."""
     fleets: Mapping[str, RunMessage | None]
     """Each run that has a fleet, by name; None: the fleet does not answer."""
@@ -88,7 +88,7 @@ def claim_of(
     message: RunMessage,
     standing: Standing,
     nodes: Mapping[str, Node],
-    placed: Mapping[str, Place],
+    placed: Mapping[str, IslandNodes],
 ) -> RunClaim:
     """Return the claim of a run; `nodes` and `placed` as in `ClusterFacts`, by Ray's ids."""
     needs = {name: need_of(each, nodes) for name, each in message["groups"].items()}
@@ -125,7 +125,9 @@ def need_of(machines: MachinesMessage, nodes: Mapping[str, Node]) -> Need:
     return Need(each, machines["hosts"], suitable, machines["apart"])
 
 
-def _place(each: IslandMessage, space: str, hosts: int, placed: Mapping[str, Place]) -> Place:
+def _place(
+    each: IslandMessage, space: str, hosts: int, placed: Mapping[str, IslandNodes]
+) -> IslandNodes:
     """Return the nodes that an island holds, by Ray's table of placement groups."""
     if each["seat"] is None:
         return ()

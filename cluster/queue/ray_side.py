@@ -22,7 +22,7 @@ from cluster.names import FLEET, namespace_of
 from cluster.queue.desk import QueueCluster
 from cluster.queue.facts import ClusterFacts
 from cluster.queue.quotas import Quotas
-from coordinator.machine_room import Amounts, Place
+from coordinator.machine_room import Amounts, IslandNodes
 from coordinator.protocol import Island
 
 log = logging.getLogger("archipelago.queue")
@@ -124,7 +124,7 @@ def _free() -> dict[str, Amounts]:
     return available_resources_per_node()
 
 
-def _placed() -> dict[str, Place]:
+def _placed() -> dict[str, IslandNodes]:
     """Return the nodes of each placement group that is placed, by its name."""
     tables: Any = placement_group_table()
     return {

@@ -28,7 +28,7 @@ KINDS = {
     "i8": "I64", "u8": "U64", "f2": "F16", "f8": "F64", "b1": "BOOL",
 }  # fmt: skip
 """The names of array types in the file format."""
-Bytes = bytes | memoryview
+BytesLike = bytes | memoryview
 OURS = ("format", "layout", "sha256")
 """Metadata that every file has; all others are its identity."""
 NOTHING: Mapping[str, str] = {}
@@ -37,7 +37,7 @@ NOTHING: Mapping[str, str] = {}
 
 def seal(
     parts: dict[str, NDArray[Any]], layout: str, identity: Mapping[str, str] = NOTHING
-) -> Sequence[Bytes]:
+) -> Sequence[BytesLike]:
     """Return the parts of the file, one after the other; the arrays are not copied.
 
     The library would copy them twice. Header: https://huggingface.co/docs/safetensors, padded so
@@ -46,7 +46,7 @@ def seal(
     `identity`: what else the file states about itself, under the same checksum.
     """
     arrays = {name: np.ascontiguousarray(given) for name, given in parts.items()}
-    content: list[Bytes] = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
+    content: list[BytesLike] = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
     metadata = {"format": FORMAT, "layout": layout, "sha256": _digest(parts, identity)}
     metadata |= identity
     shapes = {name: (array.dtype, parts[name].shape) for name, array in arrays.items()}

@@ -22,7 +22,7 @@ Handed = Contribution | Failure | str | None
 - a string: why the contribution was lost, without any fault of the island;
 - None: the learner has nothing to hand in.
 """
-Answers = Sequence[tuple[Life, Handed]]
+HandInAnswers = Sequence[tuple[Life, Handed]]
 """The outcomes for some of the lives that were asked."""
 
 GATHER_S = 0.25e-3
@@ -34,7 +34,9 @@ LONGEST_GATHER_S = 0.05
 class Asker:
     """The syncer's side: it joins the requests of one turn of the event loop in one call."""
 
-    def __init__(self, call: Callable[[Fragment, Sequence[Life]], Awaitable[Answers]]) -> None:
+    def __init__(
+        self, call: Callable[[Fragment, Sequence[Life]], Awaitable[HandInAnswers]]
+    ) -> None:
         """`call` asks the shard, which answers for at least one of these lives."""
         self._call = call
         self._asking: dict[Fragment, dict[Life, asyncio.Future[Handed]]] = {}
@@ -76,7 +78,7 @@ class Gatherer:
         fragment: Fragment,
         lives: Sequence[Life],
         ask: Callable[[Life], Coroutine[None, None, Handed]],
-    ) -> Answers:
+    ) -> HandInAnswers:
         """Wait for the first answer and a moment longer, and return all answers that are there."""
         for life in lives:
             if (life, fragment) not in self._asked:

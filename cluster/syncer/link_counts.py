@@ -14,7 +14,7 @@ from typing import Literal
 
 from cluster.status import LinkStatus
 
-Direction = Literal["up", "down"]
+LinkDirection = Literal["up", "down"]
 
 INTERVAL_S = 15.0
 """Seconds of transfers of which one median is kept."""
@@ -146,7 +146,7 @@ def utilisation(counts: LinkCounts, usual_bits_s: float | None, now_s: float) ->
 def row_of(
     record: LinkCounts,
     link: str,
-    direction: Direction,
+    direction: LinkDirection,
     now_s: float,
     *,
     queue_s: float,

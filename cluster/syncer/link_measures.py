@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from cluster.status import LinkStatus
-from cluster.syncer.link_counts import Direction, LinkCounts, carried, is_down, row_of
+from cluster.syncer.link_counts import LinkCounts, LinkDirection, carried, is_down, row_of
 from cluster.transfers import Upload
 from coordinator.membership import SPEAKING, Member, Status
 from coordinator.protocol import (
@@ -39,7 +39,7 @@ def link_of(member: Member) -> str:
     return member.region or member.group
 
 
-class Sent(NamedTuple):
+class SentPublication(NamedTuple):
     """One publication, on its way to learners."""
 
     order: Publish
@@ -56,8 +56,10 @@ class LinkWatch:
         self._overlap_steps = max(1, overlap)
         self._asked: dict[tuple[Life, Fragment], float] = {}
         self._behind: dict[tuple[Life, Fragment], float] = {}
-        self._sent: dict[Fragment, Sent] = {}
-        self._before: dict[Fragment, Sent] = {}  # its deliveries are known after the next is sent
+        self._sent: dict[Fragment, SentPublication] = {}
+        self._before: dict[
+            Fragment, SentPublication
+        ] = {}  # its deliveries are known after the next is sent
 
     def saw(
         self,
@@ -93,7 +95,7 @@ class LinkWatch:
             self._fall_behind(before, ())
         if p in self._sent:
             self._before[p] = self._sent[p]
-        self._sent[p] = Sent(order, nbytes, now_s)
+        self._sent[p] = SentPublication(order, nbytes, now_s)
 
     def _reached(
         self, counts: dict[str, LinkCounts], state: State, event: Reached, now_s: float
@@ -112,7 +114,7 @@ class LinkWatch:
             self._carried(counts, state, "down", life, sent.nbytes, seconds, now_s)
         self._fall_behind(sent, [life for life, _ in event.after_s])
 
-    def _fall_behind(self, sent: Sent, reached: Collection[Life]) -> None:
+    def _fall_behind(self, sent: SentPublication, reached: Collection[Life]) -> None:
         for life in sent.order.to:
             if life not in reached:
                 self._behind.setdefault((life, sent.order.fragment), sent.at_s)
@@ -121,7 +123,7 @@ class LinkWatch:
         self,
         counts: dict[str, LinkCounts],
         state: State,
-        direction: Direction,
+        direction: LinkDirection,
         life: Life,
         nbytes: int,
         seconds: float,

@@ -31,7 +31,7 @@ from islands.nested_leaves import nested
 from islands.sources import DataSpec
 from islands.state_tree import KEY
 from islands.task import Task, leaf_path
-from islands.task_helpers import Arrays
+from islands.task_helpers import NamedArrays
 from islands.user_code import asked
 from islands.user_lines import place_of
 
@@ -45,7 +45,7 @@ def equinox_task(
     loss: Callable[..., Any],
     data: DataSpec,
     *,
-    examples: Callable[[], Arrays] | None = None,
+    examples: Callable[[], NamedArrays] | None = None,
     classes: int | None = None,
     vocabulary: int = 256,
     name: str = "equinox",

@@ -28,7 +28,7 @@ from islands.nested_leaves import nested
 from islands.sources import DataSpec
 from islands.state_tree import FROZEN, KEY, named_arguments
 from islands.task import Batch, Task
-from islands.task_helpers import Arrays
+from islands.task_helpers import NamedArrays
 from islands.user_code import asked
 from islands.user_lines import place_of
 
@@ -41,7 +41,7 @@ def linen_task(
     loss: Callable[..., Any],
     data: DataSpec,
     *,
-    examples: Callable[[], Arrays] | None = None,
+    examples: Callable[[], NamedArrays] | None = None,
     classes: int | None = None,
     vocabulary: int = 256,
     name: str = "linen",

@@ -13,7 +13,7 @@ from coordinator.errors import UserMistake
 from islands.sources import DataSpec
 from islands.state_tree import FROZEN, KEY, named_arguments
 from islands.task import Task
-from islands.task_helpers import Arrays, supervised_task, text_task
+from islands.task_helpers import NamedArrays, supervised_task, text_task
 from islands.user_lines import wrapping
 
 
@@ -57,7 +57,7 @@ class TaskData:
 
     spec: DataSpec
     """The table `[data]`."""
-    examples: Callable[[], Arrays] | None
+    examples: Callable[[], NamedArrays] | None
     """The examples, as for `supervised_task`; None: a text."""
     classes: int | None
     """Number of classes of the examples."""

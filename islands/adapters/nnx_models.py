@@ -30,7 +30,7 @@ from islands.adapters.model_parts import (
 from islands.nested_leaves import nested
 from islands.sources import DataSpec
 from islands.task import Task
-from islands.task_helpers import Arrays
+from islands.task_helpers import NamedArrays
 from islands.user_code import asked
 from islands.user_lines import place_of
 
@@ -47,7 +47,7 @@ def nnx_task(
     loss: Callable[..., Any],
     data: DataSpec,
     *,
-    examples: Callable[[], Arrays] | None = None,
+    examples: Callable[[], NamedArrays] | None = None,
     classes: int | None = None,
     vocabulary: int = 256,
     name: str = "nnx",

@@ -98,7 +98,7 @@ class TokenizeProgress:
     """The complete shards."""
 
 
-Report = Callable[[TokenizeProgress], None]
+ReportProgress = Callable[[TokenizeProgress], None]
 """A function that is called after each shard."""
 
 
@@ -119,7 +119,7 @@ def unfinished(out: Path) -> Path:
     return out.with_name(f"{out.name}.partial")
 
 
-def written(plan: TokenizePlan, out: Path, report: Report) -> TokenIndex:
+def written(plan: TokenizePlan, out: Path, report: ReportProgress) -> TokenIndex:
     """Write a token directory, or continue an earlier call that was killed.
 
     Errors: `UserMistake` if `out` is not free, another process writes it, `OUT.partial` has another
@@ -196,7 +196,11 @@ def _plain(progress: TokenizeProgress) -> bytes:
 
 
 def _continue(
-    plan: TokenizePlan, work: Path, progress: TokenizeProgress, damage: Damage, report: Report
+    plan: TokenizePlan,
+    work: Path,
+    progress: TokenizeProgress,
+    damage: Damage,
+    report: ReportProgress,
 ) -> None:
     """Read the source behind the progress, and write shards."""
     dtype = dtype_of(_stored_vocabulary(plan))

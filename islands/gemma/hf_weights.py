@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from coordinator.errors import UserMistake
 from islands.gemma.forward import LAYER_SCALARS, frozen_of
-from islands.gemma.parameters import Leaf, leaf_plans
+from islands.gemma.parameters import LeafArray, leaf_plans
 from islands.gemma.spec import GemmaSpec
 from islands.nested_leaves import nested
 from islands.task import leaf_path
@@ -202,7 +202,7 @@ def to_transformers(
     those of the shape.
     """
     frozen = frozen_of(spec) if frozen is None else frozen
-    leaves: dict[str, Leaf] = {
+    leaves: dict[str, LeafArray] = {
         leaf_path(keys): leaf for keys, leaf in jax.tree_util.tree_flatten_with_path(params)[0]
     }
     halves: dict[str, NDArray[np.float32]] = {}

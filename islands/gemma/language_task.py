@@ -21,7 +21,7 @@ from islands.gemma.decoder import text_model
 from islands.gemma.forward import frozen_of
 from islands.gemma.hf_config import read_config
 from islands.gemma.loss import cross_entropy
-from islands.gemma.parameters import EMBEDDINGS, GemmaParams, Leaf
+from islands.gemma.parameters import EMBEDDINGS, GemmaParams, LeafArray
 from islands.gemma.presets import CONFIG_SUFFIX, PRESETS
 from islands.gemma.spec import GemmaSpec
 from islands.sources import DataSpec
@@ -100,7 +100,7 @@ class DrawnGemma:
         """Return the parameters as `jax.ShapeDtypeStruct`."""
         return parameters.shapes(self.spec)
 
-    def leaf(self, path: str, seed: int) -> Leaf:
+    def leaf(self, path: str, seed: int) -> LeafArray:
         """Return one leaf of the initial parameters."""
         return parameters.init_leaf(self.spec, path, seed)
 

@@ -29,7 +29,7 @@ from islands.nested_leaves import nested
 
 GemmaParams: TypeAlias = Any
 """The tree of parameters: nested dictionaries of float32 arrays."""
-Leaf: TypeAlias = NDArray[np.float32]
+LeafArray: TypeAlias = NDArray[np.float32]
 
 OPEN = PartitionSpec.UNCONSTRAINED
 """An axis that may be split over fsdp; see `islands.mesh_shape.OPEN`."""
@@ -60,7 +60,7 @@ def init(spec: GemmaSpec, seed: int) -> GemmaParams:
     return _tree(spec, lambda path, plan: _drawn(path, plan, seed))
 
 
-def init_leaf(spec: GemmaSpec, path: str, seed: int) -> Leaf:
+def init_leaf(spec: GemmaSpec, path: str, seed: int) -> LeafArray:
     """Return one leaf of `init`, drawn by itself."""
     return _drawn(path, leaf_plans(spec)[path], seed)
 
@@ -183,7 +183,7 @@ def _head_norm(spec: GemmaSpec, shape: tuple[int, ...]) -> LeafPlan:
     return LeafPlan(shape, PartitionSpec(None, None), constant=gain)
 
 
-def _drawn(path: str, plan: LeafPlan, seed: int) -> Leaf:
+def _drawn(path: str, plan: LeafPlan, seed: int) -> LeafArray:
     if not plan.deviation:
         return np.full(plan.shape, plan.constant, np.float32)
     rng = np.random.Generator(np.random.PCG64([seed, zlib.crc32(path.encode())]))

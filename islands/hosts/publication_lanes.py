@@ -14,7 +14,7 @@ from coordinator.codec import Sent
 from coordinator.protocol import Fragment, Publication
 from islands.exchange import Downlink, Public
 
-News = tuple[Publication, Sent | None]
+PublicationNews = tuple[Publication, Sent | None]
 """A publication and its delta; None if the delta did not come along."""
 
 
@@ -36,7 +36,7 @@ class Following:
         self._lock = threading.Lock()
         self._busy: set[Fragment] = set()
         self._asking: set[Fragment] = set()
-        self._waiting: dict[Fragment, News] = {}
+        self._waiting: dict[Fragment, PublicationNews] = {}
 
     def catching_up(self, p: Fragment) -> bool:
         """Return whether missed versions of this fragment are fetched at present.
@@ -63,7 +63,7 @@ class Following:
             self._busy.add(p)
         self._take_in(p, (publication, payload))
 
-    def _take_in(self, p: Fragment, news: News | None) -> None:
+    def _take_in(self, p: Fragment, news: PublicationNews | None) -> None:
         """Adopt what fits, on this thread; leave the rest to a thread of the fragment."""
         while news is not None:
             if self._downlink.lacks(*news):
@@ -74,14 +74,16 @@ class Following:
                 return
             news = self._follow(p, *news)
 
-    def _ask(self, p: Fragment, news: News | None) -> None:
+    def _ask(self, p: Fragment, news: PublicationNews | None) -> None:
         try:
             while news is not None:
                 news = self._follow(p, *news)
         except BaseException as error:  # noqa: BLE001 - the learner raises it
             self._broke(error)
 
-    def _follow(self, p: Fragment, publication: Publication, payload: Sent | None) -> News | None:
+    def _follow(
+        self, p: Fragment, publication: Publication, payload: Sent | None
+    ) -> PublicationNews | None:
         """Follow one version; return the version that waits behind it.
 
         `came` takes long, too. If nothing waits, the lane is free meanwhile.
@@ -111,7 +113,7 @@ class Following:
             with self._lock:
                 self._asking.discard(p)
 
-    def _next(self, p: Fragment) -> News | None:
+    def _next(self, p: Fragment) -> PublicationNews | None:
         """Return the waiting version; None if there is none, and then the lane is free."""
         with self._lock:
             if (news := self._waiting.pop(p, None)) is None:

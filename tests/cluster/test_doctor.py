@@ -30,7 +30,7 @@ from cluster.launch.cluster_findings import (
 from cluster.launch.cluster_health import skew_s
 from cluster.launch.link_findings import Finding, Severity
 from cluster.launch.run_facts import facts_of
-from cluster.launch.run_findings import FileFacts, Probe, RunFacts, findings_about
+from cluster.launch.run_findings import FileFacts, ProbeAnswer, RunFacts, findings_about
 from cluster.status import RunStatus
 from cluster.storage import runs
 from cluster.storage.files import json_text
@@ -51,7 +51,7 @@ class Story:
     a: Life
     b: Life
     files: FileFacts | None = None
-    probes: dict[str, Probe] = field(default_factory=dict)
+    probes: dict[str, ProbeAnswer] = field(default_factory=dict)
     dead_nodes: dict[str, str] = field(default_factory=dict)
     gap_s: float = 0.0
     slow: bool = False

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from cluster.syncer.collect import Answers, Asker, Gatherer
+from cluster.syncer.collect import Asker, Gatherer, HandInAnswers
 from coordinator.protocol import Contribution, Fragment, Incarnation, Island, Life
 
 A, B, C = (Life(Island(name), Incarnation(1)) for name in "abc")
@@ -22,7 +22,7 @@ class Shard:
         self.answers: dict[Life, asyncio.Future[str]] = {}
         self.asker = Asker(self.call)
 
-    async def call(self, fragment: Fragment, lives: Sequence[Life]) -> Answers:
+    async def call(self, fragment: Fragment, lives: Sequence[Life]) -> HandInAnswers:
         self.calls.append((fragment, [*lives]))
 
         async def ask(life: Life) -> Contribution | str:

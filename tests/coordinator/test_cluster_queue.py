@@ -22,7 +22,7 @@ from coordinator.cluster_queue import (
     confirmed,
     decide,
 )
-from coordinator.machine_room import ISLANDS, MachineRoom, Need, Place
+from coordinator.machine_room import ISLANDS, IslandNodes, MachineRoom, Need
 from coordinator.protocol import Island
 from coordinator.queue_claims import (
     UNDECIDED,
@@ -468,7 +468,7 @@ class World:
         for played, each in waiting:
             free = [(node,) for node, left in room.nodes.items() if left["CPU"] >= 1]
             if free:
-                place: Place = self.random.choice(free)
+                place: IslandNodes = self.random.choice(free)
                 room.take(place, each.need)
                 self.change(played, each.island, holds=place)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coordinator.grace import SHARE_OF_SLACK, Pace, last_window_s, slowest_in_pace, smooth, window_s
 from coordinator.protocol import Island
-from coordinator.quorum import Abandon, Close, Verdict, Wait, judge
+from coordinator.quorum import Abandon, Close, RoundVerdict, Wait, judge
 
 
 def islands(names: str) -> set[Island]:
@@ -19,7 +19,7 @@ def islands(names: str) -> set[Island]:
 
 def ask(
     arrived: str, expected: str, *, k: int = 2, stopping: bool = False, deadline_s: float = math.inf
-) -> Verdict:
+) -> RoundVerdict:
     """Return the verdict at 5 s."""
     return judge(
         min_quorum=k,

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from archipelago.cli.main import app
 from archipelago.lab.wan import kernel, rig
 from archipelago.lab.wan.delay import HEADER_BYTES, Delays, HeldPackets
-from archipelago.lab.wan.network import FILE, Network, Region, parsed, read
+from archipelago.lab.wan.network import FILE, Network, WanRegion, parsed, read
 from cluster.launch.wan_settings import settings_for
 from coordinator.errors import UserMistake
 from tests.cluster.test_growth import seeded
@@ -34,7 +34,7 @@ class Made:
     def file(self) -> Path:
         return self.folder / "net" / FILE
 
-    def change(self, region: Region) -> None:
+    def change(self, region: WanRegion) -> None:
         self.network.with_region(region).write(self.folder / "net")
 
 
@@ -140,7 +140,7 @@ def test_packet_waits_for_half_of_the_round_trip(made: Made) -> None:
 
 
 def test_round_trip_between_two_regions_is_the_mean_of_theirs(made: Made) -> None:
-    made.change(Region("us", 1, 0.2, 20.0))
+    made.change(WanRegion("us", 1, 0.2, 20.0))
     delays = Delays(made.file)
     assert delays.of(0, 1) + delays.of(1, 0) == pytest.approx(0.05)
     assert delays.of(0, 2) + delays.of(2, 0) == pytest.approx(0.08)
@@ -148,14 +148,14 @@ def test_round_trip_between_two_regions_is_the_mean_of_theirs(made: Made) -> Non
 
 def test_delays_follow_the_file(made: Made) -> None:
     delays = Delays(made.file)
-    made.change(Region("us", 1, 0.2, 400.0))
+    made.change(WanRegion("us", 1, 0.2, 400.0))
     delays.look()
     assert delays.of(1, 0) == pytest.approx(0.12)
 
 
 def test_packets_between_two_regions_never_overtake_despite_jitter(made: Made) -> None:
     dice = seeded()
-    made.change(Region("eu", 0, 0.2, 80.0, jitter_ms=50.0))
+    made.change(WanRegion("eu", 0, 0.2, 80.0, jitter_ms=50.0))
     held, now_s, sent = HeldPackets(Delays(made.file)), 0.0, list[bytes]()
     for number in range(200):
         now_s += dice.uniform(0.0, 0.01)
@@ -179,7 +179,7 @@ def test_only_ipv4_is_forwarded(made: Made) -> None:
 
 
 def test_token_bucket_holds_a_large_packet_and_its_queue_a_round_trip() -> None:
-    (_, command) = kernel.qdiscs(Region("eu", 0, 0.2, 80.0), "wan0", netem=False)
+    (_, command) = kernel.qdiscs(WanRegion("eu", 0, 0.2, 80.0), "wan0", netem=False)
     words = dict(itertools.pairwise(command))
     assert words["rate"] == "200000000bit"
     assert int(words["burst"]) >= 2 * 65536
@@ -187,15 +187,15 @@ def test_token_bucket_holds_a_large_packet_and_its_queue_a_round_trip() -> None:
 
 
 def test_latency_comes_from_netem_where_the_kernel_has_it() -> None:
-    commands = kernel.qdiscs(Region("eu", 0, 0.2, 80.0, jitter_ms=4.0), "wan0", netem=True)
+    commands = kernel.qdiscs(WanRegion("eu", 0, 0.2, 80.0, jitter_ms=4.0), "wan0", netem=True)
     assert commands[1][-3:] == ["delay", "21ms", "1ms"]
     assert commands[2][5:8] == ["parent", "1:", "tbf"]
-    assert kernel.qdiscs(Region("eu", 0, 0.0, 0.0), "wan0", netem=True) == [commands[0]]
+    assert kernel.qdiscs(WanRegion("eu", 0, 0.0, 0.0), "wan0", netem=True) == [commands[0]]
 
 
 @pytest.mark.parametrize("gbit", [0.05, 0.2, 1.0])
 def test_untuned_window_limits_every_link_to_the_same_part(gbit: float) -> None:
-    region = Region("eu", 0, gbit, 80.0)
+    region = WanRegion("eu", 0, gbit, 80.0)
     window = kernel.window_bytes(region, "rmem", tuned=False)
     product = gbit * 1e9 / 8 * 0.08
     assert window == pytest.approx(product * 6 * 2**20 / 40e6, rel=0.01)

@@ -52,14 +52,14 @@ LOOK_S = 0.2
 
 NOT_YET = "not measured yet"
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 """A function that receives a line of progress for people."""
 
 
 class Bench:
     """All parts in turn, and their figures so far."""
 
-    def __init__(self, folder: Path, *, quick: bool, budget_s: float, say: Say) -> None:
+    def __init__(self, folder: Path, *, quick: bool, budget_s: float, say: PrintLine) -> None:
         """Begin now; `folder` gets all files, and `budget_s` seconds are for everything."""
         self._folder, self._quick, self._say = folder.resolve(), quick, say
         self._began_s = time.monotonic()
@@ -220,7 +220,7 @@ def accelerator(
     quick: bool = False,
     out: Path | None = None,
     budget_s: float | None = None,
-    say: Say = lambda line: None,
+    say: PrintLine = lambda line: None,
 ) -> dict[str, object]:
     """Measure the device of this machine, and return the figures.
 

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from archipelago.lab.bench.calibrate_simulation import SETTLES_S, MachineTimes, simulate
 from archipelago.lab.bench.calibrate_tape import (
-    Rows,
+    TapeRows,
     WindowFigures,
     all_contributed_s,
     seen,
@@ -142,7 +142,7 @@ def measure(
     return MachineTimes(step_s, merge_s, store_s, statistics.mean(back_s) - step_s)
 
 
-def _tape(run: ChildRun) -> Rows:
+def _tape(run: ChildRun) -> TapeRows:
     """Return the events of a run with their times."""
     return [(row.now_s, row.event) for row in rows_of(run.run_dir)]
 

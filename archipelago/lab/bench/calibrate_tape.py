@@ -38,11 +38,11 @@ class WindowFigures:
     """The longest time between two merges."""
 
 
-Rows = Sequence[tuple[float, Event]]
+TapeRows = Sequence[tuple[float, Event]]
 """The events of a tape, each with its time in seconds."""
 
 
-def seen(rows: Rows, from_s: float, to_s: float, islands: int, step_s: float) -> WindowFigures:
+def seen(rows: TapeRows, from_s: float, to_s: float, islands: int, step_s: float) -> WindowFigures:
     """Return the figures of a window of the tape, in seconds of its own clock."""
     before, after = steps_by(rows, from_s), steps_by(rows, to_s)
     steps = sum(count - before.get(life, 0) for life, count in after.items())
@@ -59,7 +59,7 @@ def seen(rows: Rows, from_s: float, to_s: float, islands: int, step_s: float) ->
     )
 
 
-def steps_by(rows: Rows, by_s: float) -> dict[Life, int]:
+def steps_by(rows: TapeRows, by_s: float) -> dict[Life, int]:
     """Return the steps that each life has reported by this time."""
     found: dict[Life, int] = {}
     for at_s, event in rows:
@@ -70,7 +70,7 @@ def steps_by(rows: Rows, by_s: float) -> dict[Life, int]:
     return found
 
 
-def all_contributed_s(rows: Rows, islands: int) -> float:
+def all_contributed_s(rows: TapeRows, islands: int) -> float:
     """Return the time at which the last island's first contribution arrived."""
     first: dict[Island, float] = {}
     for at_s, event in rows:
@@ -81,7 +81,7 @@ def all_contributed_s(rows: Rows, islands: int) -> float:
     raise AssertionError("an island never contributed, and the run waited for all")
 
 
-def waits_s(rows: Rows) -> tuple[float, float]:
+def waits_s(rows: TapeRows) -> tuple[float, float]:
     """Return the median seconds from a round's last contribution to `Merged`, then to `Stored`."""
     arrived, merged = dict[Fragment, float](), dict[Fragment, float]()
     merging, storing = list[float](), list[float]()
@@ -99,7 +99,7 @@ def waits_s(rows: Rows) -> tuple[float, float]:
     return statistics.median(merging or [0.0]), statistics.median(storing or [0.0])
 
 
-def stepped_s(rows: Rows, life: int, after_s: float) -> float:
+def stepped_s(rows: TapeRows, life: int, after_s: float) -> float:
     """Return the time of the victim's first reported step in its `life`-th life, or later."""
     return next(
         at_s
@@ -112,7 +112,7 @@ def stepped_s(rows: Rows, life: int, after_s: float) -> float:
     )
 
 
-def lives_of(rows: Rows) -> list[Incarnation]:
+def lives_of(rows: TapeRows) -> list[Incarnation]:
     """Return the incarnations of the victim, in order."""
     lives = {
         e.life.incarnation for _, e in rows if isinstance(e, Report) and e.life.island == VICTIM

@@ -35,7 +35,7 @@ WAYS = {"up": "sent", "down": "received"}
 HEADER_BYTES = 14 + 20 + 32
 """Bytes of the headers of a packet: Ethernet, IPv4, and TCP with a time stamp."""
 
-Bytes = dict[tuple[str, str], int]
+BytesByLink = dict[tuple[str, str], int]
 """Bytes by region and direction."""
 Counters = Mapping[str, Mapping[str, int]]
 """The counters of each region's link."""
@@ -75,13 +75,13 @@ def bytes_agree(plan: BytesPlan, say: Callable[[str], None]) -> dict[str, Any]:
 class BytesMeasured:
     """The bytes of one run, by region and direction."""
 
-    interfaces: Bytes
+    interfaces: BytesByLink
     """Bytes that the interfaces counted."""
-    packets: Bytes
+    packets: BytesByLink
     """Packets that they counted."""
-    payloads: Bytes
+    payloads: BytesByLink
     """Bytes that the audit counts."""
-    relayed: Bytes
+    relayed: BytesByLink
     """Bytes that a region sent to others than that of the shards; only with the direction "up"."""
     resent_segments: int = 0
     """TCP segments that were sent again, in all regions."""
@@ -144,7 +144,7 @@ def _measured(plan: BytesPlan, every: int, say: Callable[[str], None]) -> BytesM
     )
 
 
-def _grown(before: Counters, after: Counters, unit: str) -> Bytes:
+def _grown(before: Counters, after: Counters, unit: str) -> BytesByLink:
     """Return how much the counters of the remote regions have grown; `unit`: bytes or packets."""
     return {
         (region, way): after[region][f"{name}_{unit}"] - before[region][f"{name}_{unit}"]

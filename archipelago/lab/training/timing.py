@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from cluster.config.schema import Table
-from cluster.config.values import Amount, Positive, Share
+from cluster.config.values import Amount, Positive, ShareValue
 
 
 class Timing(Table):
@@ -15,7 +15,7 @@ class Timing(Table):
 
     step_s: Positive = 0.2
     """The usual step time of an island of speed 1; it is divided by the island's speed."""
-    jitter: Share = 0.0
+    jitter: ShareValue = 0.0
     """Each step takes the usual time times 1 ± `jitter`."""
     latency_s: Positive = 0.005
     """The one-way latency of a message."""

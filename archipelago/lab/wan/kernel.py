@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Sequence
 
 from archipelago.lab.wan.delay import DEVICE
-from archipelago.lab.wan.network import HOST, Network, Region
+from archipelago.lab.wan.network import HOST, Network, WanRegion
 from coordinator.errors import RunFailed, UserMistake
 
 TOOLS = ("ip", "tc", "sysctl")
@@ -138,7 +138,7 @@ def delay_by_device(network: Network) -> None:
         run("ip", "-n", backbone, "rule", "add", *rule, "priority", str(DELAY_PRIORITY))
 
 
-def shape(network: Network, region: Region, *, netem: bool) -> None:
+def shape(network: Network, region: WanRegion, *, netem: bool) -> None:
     """Give a region's link its bandwidth, latency and windows, and cut or heal it."""
     namespace, device = network.namespace(region), network.device(region.number)
     for where, name in ((namespace, END), (network.backbone, device)):
@@ -156,7 +156,7 @@ def shape(network: Network, region: Region, *, netem: bool) -> None:
     _cut(network, region)
 
 
-def qdiscs(region: Region, device: str, *, netem: bool) -> list[list[str]]:
+def qdiscs(region: WanRegion, device: str, *, netem: bool) -> list[list[str]]:
     """Return the `tc` commands that shape one end of a region's link."""
     start = ["tc", "qdisc"]
     commands = [[*start, "del", "dev", device, "root"]]
@@ -178,7 +178,7 @@ def qdiscs(region: Region, device: str, *, netem: bool) -> list[list[str]]:
     return commands
 
 
-def window_bytes(region: Region, name: str, *, tuned: bool) -> int:
+def window_bytes(region: WanRegion, name: str, *, tuned: bool) -> int:
     """Return the largest window of a region's sockets, in bytes; `name`: rmem or wmem.
 
     It grows with the link, so that an untuned window limits a thin link as it limits a thick one.
@@ -192,7 +192,7 @@ def window_bytes(region: Region, name: str, *, tuned: bool) -> int:
     return max(LEAST_WINDOW_BYTES, int(wanted))
 
 
-def _cut(network: Network, region: Region) -> None:
+def _cut(network: Network, region: WanRegion) -> None:
     """Drop all packets of a region, or none; a sender gets no error."""
     rules = json.loads(run("ip", "-n", network.backbone, "-j", "rule") or "[]")
     device = network.device(region.number)

@@ -27,7 +27,7 @@ HOST = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class WanRegion:
     """A region: one network namespace, joined to the backbone by one link."""
 
     name: str
@@ -59,7 +59,7 @@ class Network:
     name: str
     prefix: str
     """The first two numbers of all addresses, such as `10.77`."""
-    regions: tuple[Region, ...]
+    regions: tuple[WanRegion, ...]
     tuned: bool = True
     """Whether sockets have windows for the link, as `archipelago wan settings` prints."""
     ceiling_gbit: float | None = None
@@ -94,7 +94,7 @@ class Network:
         problems += wrong_link({"--gbit": gbit, "--rtt-ms": rtt_ms})
         if problems:
             raise UserMistake("\n".join(problems))
-        found = (Region(each, i, gbit, rtt_ms) for i, each in enumerate(regions))
+        found = (WanRegion(each, i, gbit, rtt_ms) for i, each in enumerate(regions))
         return cls(name, prefix, tuple(found), tuned)
 
     @property
@@ -102,7 +102,7 @@ class Network:
         """The namespace that joins the regions."""
         return f"{self.name}-wan"
 
-    def namespace(self, region: Region) -> str:
+    def namespace(self, region: WanRegion) -> str:
         """Return the namespace of a region."""
         return f"{self.name}-r{region.number}"
 
@@ -118,7 +118,7 @@ class Network:
         """Return the backbone's address on the link to a region, or to the machine (`HOST`)."""
         return f"{self.prefix}.{number}.1"
 
-    def region(self, name: str) -> Region:
+    def region(self, name: str) -> WanRegion:
         """Return the region with this name.
 
         Errors: `UserMistake` if there is none.
@@ -129,7 +129,7 @@ class Network:
         names = ", ".join(region.name for region in self.regions)
         raise UserMistake(f"{self.name} has no region {name}; it has {names}")
 
-    def with_region(self, region: Region) -> Network:
+    def with_region(self, region: WanRegion) -> Network:
         """Return the network with this region in the place of the one with its number."""
         changed = [region if each.number == region.number else each for each in self.regions]
         return replace(self, regions=tuple(changed))
@@ -186,5 +186,5 @@ def read(name: str, folder: Path = FOLDER) -> Network:
 def parsed(text: str) -> Network:
     """Return the network that a file describes."""
     fields: Any = json.loads(text)
-    regions = tuple(Region(**each) for each in fields.pop("regions"))
+    regions = tuple(WanRegion(**each) for each in fields.pop("regions"))
     return Network(**fields, regions=regions)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from archipelago.lab.wan.kernel import inside
-from archipelago.lab.wan.network import MARK, Network, Region
+from archipelago.lab.wan.network import MARK, Network, WanRegion
 from cluster.launch.ray_cluster import RAY_SETTINGS
 from cluster.launch.wan_settings import settings_for
 from coordinator.errors import RunFailed
@@ -91,7 +91,7 @@ def launch(command: Sequence[str], log: Path, env: Mapping[str, str]) -> subproc
     return process
 
 
-def start(network: Network, region: Region, size: NodeSize) -> subprocess.Popen[bytes]:
+def start(network: Network, region: WanRegion, size: NodeSize) -> subprocess.Popen[bytes]:
     """Start a region's node, and return the process of `ray start`, without waiting for it.
 
     Ray's nodes of one cluster have the same path for their session. Each region mounts a folder of
@@ -120,7 +120,7 @@ def start(network: Network, region: Region, size: NodeSize) -> subprocess.Popen[
     )
 
 
-def bring_up(network: Network, region: Region, size: NodeSize) -> None:
+def bring_up(network: Network, region: WanRegion, size: NodeSize) -> None:
     """Start a region's node, and wait until it is part of the cluster.
 
     On a busy machine Ray now and then gives up after 30 s, which is fixed; it is started again.
@@ -151,7 +151,7 @@ def _end_of_log(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
 
 
-def log_of(network: Network, region: Region) -> Path:
+def log_of(network: Network, region: WanRegion) -> Path:
     """Return the log of a region's node."""
     return network.folder / f"node-{region.name}.log"
 

@@ -20,7 +20,7 @@ from archipelago.lab.wan.network import (
     FOLDER,
     MARK,
     Network,
-    Region,
+    WanRegion,
     problem_of_name,
     read,
     wrong_link,
@@ -241,7 +241,7 @@ def changed(
     return network
 
 
-def _chosen(network: Network, names: list[str]) -> list[Region]:
+def _chosen(network: Network, names: list[str]) -> list[WanRegion]:
     """Return the regions with these names; all of them if there is no name."""
     return [network.region(each) for each in names] or list(network.regions)
 
@@ -278,7 +278,7 @@ def links(network: Network) -> list[dict[str, object]]:
     """Return one row for each region: its link, its address and what it has carried."""
     counted = kernel.counters(network)
 
-    def row(region: Region) -> dict[str, object]:
+    def row(region: WanRegion) -> dict[str, object]:
         return {
             "region": region.name,
             "address": network.address(region.number),

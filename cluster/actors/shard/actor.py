@@ -19,7 +19,7 @@ from cluster.failures import Answered, Reason, raised
 from cluster.names import Seat
 from cluster.shard.fates import Fates
 from cluster.storage.open_depot import contribution_store, depot_of
-from cluster.syncer.collect import Answers
+from cluster.syncer.collect import HandInAnswers
 from cluster.tasks import watch_process
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import (
@@ -105,7 +105,7 @@ class ShardActor(Breakable):
         if self._shard.has_model:
             await asyncio.Event().wait()
 
-    async def collect(self, fragment: Fragment, seats: Mapping[Life, Seat]) -> Answers:
+    async def collect(self, fragment: Fragment, seats: Mapping[Life, Seat]) -> HandInAnswers:
         """See `HandIns.collect`."""
         return await self._hand_ins.collect(fragment, seats)
 

@@ -16,7 +16,7 @@ from cluster.failures import Failure, Reason
 from cluster.hosts.first_part import FirstPart
 from cluster.names import Seat, island_actor
 from cluster.shard.fates import Fates
-from cluster.syncer.collect import Answers, Gatherer, Handed
+from cluster.syncer.collect import Gatherer, Handed, HandInAnswers
 from cluster.transfers import Upload, unpacked
 from coordinator.message_checks import flaw
 from coordinator.parts import joined
@@ -31,7 +31,7 @@ class HandIns:
         self._gatherer = Gatherer()
         self._uploads: list[Upload] = []  # since the last answer
 
-    async def collect(self, fragment: Fragment, seats: Mapping[Life, Seat]) -> Answers:
+    async def collect(self, fragment: Fragment, seats: Mapping[Life, Seat]) -> HandInAnswers:
         """Ask the learners in these seats to hand in; return once some have, not all."""
 
         def ask(life: Life) -> Coroutine[None, None, Handed]:

@@ -17,7 +17,7 @@ from cluster.failures import Answered, Reason, in_short, origin_of
 from cluster.names import Seat, island_actor, seat_of
 from cluster.shard.fates import Fates
 from cluster.storage.open_depot import PATIENCE_S
-from cluster.syncer.collect import Answers, Asker, Handed
+from cluster.syncer.collect import Asker, Handed, HandInAnswers
 from cluster.syncer.ports import Ports
 from cluster.syncer.shard_liveness import Attendance, Away
 from coordinator.errors import NoModel
@@ -125,7 +125,7 @@ class RayPorts(Ports):
         except Away as why:
             return f"{why}: {life} will be asked again"
 
-    async def _ask(self, fragment: Fragment, lives: Sequence[Life]) -> Answers:
+    async def _ask(self, fragment: Fragment, lives: Sequence[Life]) -> HandInAnswers:
         seats = {life: self._seat(life) for life in lives}
         return await self._order(fragment, "collect", fragment, seats)
 
