@@ -51,7 +51,8 @@ def model(
 ) -> None:
     """Print what a model costs: parameters, memory, operations for each token, fragments.
 
-    Nothing is trained or allocated. The memory is that of one device of an island with AdamW.
+    Nothing is trained or allocated. The memory is that of one device of an island with AdamW. A
+    shape that `archipelago export --format hf` would refuse is named, with the reason.
 
     Example: archipelago model gemma-3-12b --mesh fsdp=8 --set remat=true
     """
@@ -90,6 +91,8 @@ class ModelReport:
     """Bytes of each fragment in it."""
     leaves: tuple[tuple[str, tuple[int, ...], str], ...]
     """Path, shape and split of each leaf."""
+    export_problems: tuple[str, ...]
+    """Reasons why `archipelago export --format hf` would refuse the shape; none of byte models."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as plain JSON."""
@@ -111,6 +114,7 @@ class ModelReport:
                 {"path": path, "shape": list(shape), "split": split}
                 for path, shape, split in self.leaves
             ],
+            "export_problems": list(self.export_problems),
         }
 
     def show(self, console: Console) -> None:
@@ -142,6 +146,8 @@ class ModelReport:
         for row in rows:
             table.add_row(*row)
         console.print(table)
+        for each in self.export_problems:
+            console.print(f"export --format hf will refuse {each}", markup=False, soft_wrap=True)
 
 
 def size_text(size: int) -> str:
@@ -171,6 +177,7 @@ def report(
     from coordinator.codec import Wire
     from islands.adopt import layout_of
     from islands.gemma import costs
+    from islands.gemma.hf_limits import export_problems
     from islands.mesh_shape import MeshShape, filled_in, misfits
     from islands.optimizer import direction
     from islands.task import load_task
@@ -206,6 +213,7 @@ def report(
             for leaf in layout.leaves
             for split in [task.sharding(leaf.path, leaf.shape)]
         ),
+        export_problems=tuple(export_problems(spec)) if own is spec else (),
     )
 
 

@@ -86,6 +86,24 @@ def initial_lines(config: Config, layout: Layout) -> list[str]:
     ]
 
 
+def export_lines(config: Config) -> list[str]:
+    """Return why `archipelago export --format hf` will refuse a Gemma model; empty if it will not.
+
+    Errors: `UserMistake` if there is no such preset or option.
+    """
+    from islands.gemma.hf_limits import export_problems
+    from islands.gemma.language_task import spec_named
+    from islands.gemma.presets import is_gemma
+
+    task = config.task
+    if task.preset is None or not is_gemma(task.preset):
+        return []
+    return [
+        f"{'export':<{INDENT}}--format hf will refuse task.options.{each}"
+        for each in export_problems(spec_named(task.preset, task.options))
+    ]
+
+
 def changes(config: Config) -> Iterator[str]:
     """Yield each key that differs from its default, with its value; islands are not compared."""
     rate = RATES[config.optimizer.kind]  # each kind has its own default

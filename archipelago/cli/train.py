@@ -15,7 +15,7 @@ from rich.console import Console
 from archipelago.cli.display import Display
 from archipelago.cli.formatting import WIDTH
 from archipelago.cli.options import INTERRUPTED, ConfigPath, Json, Overrides, Verbose
-from archipelago.cli.run_header import header, initial_lines, page_line
+from archipelago.cli.run_header import export_lines, header, initial_lines, page_line
 from archipelago.cli.tables import summary_table
 from cluster.storage import runs
 from cluster.storage.files import json_text
@@ -199,7 +199,8 @@ def _say_header(
     resume: bool = False,
     verbose: bool = False,
 ) -> None:
-    for line in (*header(config, run_dir, layout, resume=resume), *initial_lines(config, layout)):
+    begun = header(config, run_dir, layout, resume=resume)
+    for line in (*begun, *initial_lines(config, layout), *export_lines(config)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if verbose:
         console.print()

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +24,8 @@ from cluster.workers.assembly import data_spec, own_task_of
 from coordinator.errors import UserMistake
 from islands.data.text_tokens import BYTES
 from islands.gemma.costs import counted
-from islands.gemma.hf_config import config_of, spec_of
-from islands.gemma.hf_folder import differences
+from islands.gemma.hf_config import config_of
+from islands.gemma.hf_limits import export_problems
 from islands.gemma.hf_weights import to_transformers
 from islands.gemma.language_task import DrawnGemma
 from islands.gemma.spec import GemmaSpec
@@ -51,7 +51,7 @@ class HfExtras:
 def spec_of_run(config: Config) -> GemmaSpec:
     """Return the shape of the model of a run.
 
-    Errors: `UserMistake` if it is no Gemma model, or transformers cannot have its shape.
+    Errors: `UserMistake` if it is no Gemma model, or transformers cannot load its shape.
     """
     task = own_task_of(config)
     if not isinstance(task.init, DrawnGemma):
@@ -60,12 +60,11 @@ def spec_of_run(config: Config) -> GemmaSpec:
             'use --format safetensors, or train a preset such as "gemma-1m"'
         )
     spec = task.init.spec
-    there = replace(spec_of(config_of(spec)), layer_scalars=spec.layer_scalars)
-    if lost := [*differences(spec, there)]:
+    if problems := export_problems(spec):
+        listed = "\n".join(f"  task.options.{each}" for each in problems)
         raise UserMistake(
-            "--format hf: a configuration of transformers has no such field: "
-            f"{', '.join(each.replace('there', 'in transformers') for each in lost)}; use --format "
-            "safetensors"
+            f"--format hf: transformers cannot have the shape of {task.name}; use --format "
+            f"safetensors, or train another shape:\n{listed}"
         )
     return spec
 

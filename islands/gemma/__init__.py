@@ -15,6 +15,7 @@ Modules:
     hf_rope       its rotary positions
     hf_weights    weights by the names of transformers, both ways
     hf_folder     a folder of transformers as the source of initial parameters
+    hf_limits     the shapes that transformers cannot have, load or compute
     byte_models   the byte models as such shapes, for their costs
     costs         parameters, memory and operations of a model, from its shape alone
 """

@@ -64,6 +64,14 @@ def test_costs_as_a_table(cli: Cli, name: str) -> None:
         assert "984,192" in out
 
 
+def test_shape_that_cannot_be_exported_is_named(cli: Cli) -> None:
+    wrong = ("gemma-1m", "--set", "width=130")
+    assert "will refuse width = 130 is no multiple of heads = 4" in cli(*wrong)[1]
+    (problem,) = json.loads(cli(*wrong, "--json")[1])["export_problems"]
+    assert "set width to 128 or 132" in problem
+    assert json.loads(cli("byte-1m", "--json")[1])["export_problems"] == []
+
+
 def test_file_of_transformers_costs_what_its_preset_costs(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config_of(PRESETS["gemma-4-31b"])))

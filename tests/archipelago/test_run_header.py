@@ -11,7 +11,7 @@ import pytest
 
 from archipelago.cli.formatting import WIDTH
 from archipelago.cli.main import main
-from archipelago.cli.run_header import MOST_LINES, changes, header
+from archipelago.cli.run_header import MOST_LINES, changes, export_lines, header
 from cluster.config.load import parse
 from cluster.config.schema import Config
 from coordinator.fragments import Layout, Leaf, cut
@@ -105,3 +105,16 @@ def test_verbose_prints_every_key(capsys: pytest.CaptureFixture[str], tmp_path: 
     with pytest.raises(SystemExit):
         main(["run", str(TINY), "--check", "--verbose", "--set", where])
     assert "keep_contributions = false" in capsys.readouterr().out
+
+
+def test_shape_that_cannot_be_exported_is_named_at_the_start() -> None:
+    def lines(options: str) -> list[str]:
+        task = f'[task]\npreset = "gemma-0.1m"\noptions = {{ {options} }}\n'
+        return export_lines(parse(tomllib.loads(task + ISLAND)))
+
+    assert lines("") == []
+    (line,) = lines("width = 50")
+    assert line.startswith(
+        "export   --format hf will refuse task.options.width = 50 is no multiple"
+    )
+    assert export_lines(config_of(ISLAND)) == []

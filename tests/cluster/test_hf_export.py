@@ -237,6 +237,18 @@ def test_shape_without_a_field_in_transformers_is_refused(
     assert "query_scalar = 9.0 in the task and 1.0 in transformers" in said
 
 
+def test_shape_that_transformers_does_not_load_is_refused(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = ended_run(here, sums(here / "text"))
+    config = (run_dir / "config.toml").read_text()
+    (run_dir / "config.toml").write_text(config.replace("width = 24", "width = 23"))
+    said = refused(capsys, run_dir)
+    assert "task.options.width = 23 is no multiple of heads = 3" in said
+    assert "set width to 21 or 24" in said
+    assert "--format safetensors" in said
+
+
 def test_missing_package_is_named_before_anything_is_written(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
