@@ -24,6 +24,7 @@ Modules:
     travelling_task  a task of a notebook or a script as settings of a run
     trained_model    the model of a run put to use: text that it continues, its loss
     losses_by_type   its loss on the held-out text, by the type of the files
+    bits_per_byte    its loss in bits per byte of text, with any tokenizer
     question_sets    multiple-choice questions for it, made from text
     analysis         functions that replay runs, train studies and plan clusters
     results          the results that these functions return

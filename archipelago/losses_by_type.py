@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from archipelago.bits_per_byte import text_bytes
 from islands.data import token_index
 from islands.data.buckets import names_below
 from islands.data.damage import Damage
@@ -25,7 +26,7 @@ from islands.data.text_tokens import encoder_of, tokenizer_bytes
 from islands.source_tokens import tokens_of
 from islands.sources import DataSpec, held_out, root_and_files
 from islands.task import Task
-from islands.text_model import TextModel, reads_bytes
+from islands.text_model import TextModel
 
 BATCH = 16
 """Windows that are computed at once."""
@@ -76,7 +77,7 @@ def losses_by_type(task: Task, params: Any, data: DataSpec, most_windows: int) -
         cut = tokens[:most].astype(np.int32)
         total.windows += max(1, -(-(len(cut) - 1) // data.window))
         total.tokens += len(cut) - 1
-        total.bytes += _bytes_of(text, cut[1:])
+        total.bytes += text_bytes(text.codec, cut[1:])
         total.nats += loss.of(cut)
     found = [_result(kind, total) for kind, total in sums.items() if total.tokens]
     return sorted(found, key=lambda each: -each.tokens)
@@ -138,12 +139,6 @@ class _Loss:
                 counted[row, : len(part) - 1] = True
             total += float(self._nats(self._params, rows, counted))
         return total
-
-
-def _bytes_of(text: TextModel, tokens: NDArray[np.int32]) -> int:
-    if reads_bytes(text.codec):
-        return len(tokens)
-    return len(text.codec.decode(tokens.tolist()).encode())
 
 
 def _result(kind: str, total: _Sums) -> TypeLoss:

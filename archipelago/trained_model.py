@@ -43,7 +43,9 @@ class Judgement:
     perplexity: float
     """exp(loss)."""
     bits_per_byte: float | None
-    """Loss in bits per byte of text; None if a token is no byte."""
+    """Loss in bits per byte of text; None if the bytes of the tokens are not known."""
+    bits_per_byte_missing: str | None
+    """The reason why `bits_per_byte` is None, with the remedy; None if it is there."""
     metrics: dict[str, float]
     """Metrics of the task, means over the same windows."""
     types: list[TypeLoss]
@@ -129,29 +131,33 @@ class TrainedModel:
         Errors: `UserMistake` if there is no such data, or a file of questions is broken.
         """
         scores = self._scores(tasks)
+        from archipelago.bits_per_byte import bits_per_byte
         from archipelago.losses_by_type import losses_by_type
-        from cluster.workers.assembly import data_spec
-        from cluster.workers.evaluator import Evaluator
+        from cluster.workers.assembly import data_spec, task_of
+        from cluster.workers.evaluator import EVALUATION_BATCH, FINAL_WINDOWS, Evaluator
         from coordinator.fragments import take
         from coordinator.protocol import Fragment
         from islands.data.buckets import plain_uri
 
-        config = self.config
+        config, task = self.config, self.task
         if source is not None:
             data = config.data.model_copy(update=self._read_as_own(source))
             config = config.model_copy(update={"data": data})
+            task = task_of(config)
         evaluator = Evaluator(config)
         layout = evaluator.layout
         leaves = [self._parameters[leaf.path] for leaf in layout.leaves]
         flats = [take(layout, Fragment(p), leaves) for p in range(len(layout.fragments))]
         loss = evaluator.loss(flats)
+        bits = bits_per_byte(task, loss, FINAL_WINDOWS, EVALUATION_BATCH)
         return Judgement(
             self.run,
             self.step,
             ", ".join(plain_uri(part.source) for part in config.data.mixture or [config.data]),
             loss,
             math.exp(loss),
-            loss / math.log(2) if self._reads_bytes else None,
+            bits.value,
+            bits.missing,
             evaluator.metrics,
             losses_by_type(self.task, self.params, data_spec(config), windows) if windows else [],
             scores,
@@ -176,12 +182,6 @@ class TrainedModel:
         sets = [(path.stem, read_questions(path, "--tasks")) for path in tasks]
         window = self.config.data.window
         return [score(name, each, self.text, self.params, window) for name, each in sets]
-
-    @property
-    def _reads_bytes(self) -> bool:
-        from islands.text_model import reads_bytes
-
-        return self.task.text is not None and reads_bytes(self.task.text.codec)
 
 
 def trained_model(name: str, at: int | None = None, address: str | None = None) -> TrainedModel:

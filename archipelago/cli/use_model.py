@@ -114,6 +114,8 @@ def evaluate(
     out.print(f"perplexity {found.perplexity:.2f}")
     if found.bits_per_byte is not None:
         out.print(f"{found.bits_per_byte:.4f} bits per byte")
+    else:
+        out.print(f"bits per byte are not known: {found.bits_per_byte_missing}")
     for key, value in found.metrics.items():
         out.print(f"{key} {value:.4g}")
     if found.types:

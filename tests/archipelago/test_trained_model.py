@@ -28,6 +28,7 @@ from coordinator.fragments import Flat, take
 from coordinator.protocol import Fragment, Version
 from islands.adopt import layout_of
 from islands.data.buckets import names_below
+from islands.data.text_tokens import library
 from islands.initial_model import open_source
 from islands.sources import held_out, root_and_files
 from islands.text_model import Sampling
@@ -264,3 +265,41 @@ def test_text_is_judged_with_the_tokenizer_of_a_token_directory(tmp_path: Path) 
     assert found.types[0].bytes > found.types[0].tokens
     with pytest.raises(UserMistake, match="and the model was trained with a tokenizer"):
         model.judged(str(token_directory(tmp_path, "bytes")), windows=0)
+
+
+def test_token_directory_has_bits_per_byte_of_its_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A token of this tokenizer has a character for each byte; the last one of a document none."""
+    tokens = token_directory(tmp_path, "tokens", 300)
+    run_dir = made(tmp_path, f'source = "{tokens}"\n', 300)
+    found = trained_model(str(run_dir)).judged(windows=0)
+    tokenizer = library().Tokenizer.from_file(str(tokens / "tokenizer.json"))
+    end = json.loads((tokens / "index.json").read_text())["end_token"]
+    sizes = [0 if i == end else len(tokenizer.id_to_token(i)) for i in range(300)]
+    batches = task_of(load(run_dir / "config.toml")).heldout(16)
+    predicted = [
+        token
+        for number in range(min(len(batches), 512 // 16))
+        for token in np.asarray(batches[number])[:, 1:].ravel().tolist()
+    ]
+    ratio = len(predicted) / sum(sizes[token] for token in predicted)
+    assert ratio < 0.9
+    wanted = found.heldout_loss / math.log(2) * ratio
+    assert found.bits_per_byte == pytest.approx(wanted, rel=1e-9)
+    assert found.bits_per_byte_missing is None
+    out = command(capsys, "eval", str(run_dir), "--windows", "0")
+    assert f"{wanted:.4f} bits per byte" in out
+
+
+def test_tokens_of_several_tokenizers_have_no_bits_per_byte(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = (token_directory(tmp_path, "one", 300), sums(tmp_path / "more"))
+    tables = "".join(f'[[data.mixture]]\nsource = "{s}"\nweight = 1.0\n' for s in sources)
+    run_dir = made(tmp_path, tables, 300)
+    out = command(capsys, "eval", str(run_dir), "--windows", "0")
+    assert "bits per byte are not known: data.mixture: its sources have different tokeni" in out
+    found = trained_model(str(run_dir)).judged(windows=0)
+    assert found.bits_per_byte is None
+    assert "tokenize all sources with one tokenizer" in (found.bits_per_byte_missing or "")
