@@ -5,6 +5,7 @@ Each function imports the planner only when it needs it.
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -37,21 +38,45 @@ def plan(
         Path, typer.Argument(metavar="CLUSTER.toml", help="Chips, regions, links, the model.")
     ],
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="PRESET|config.json",
+            help="The model to plan for, in place of the file's training.parameters.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Plan how to train on a cluster, which need not exist: settings, expected figures, reasons.
+
+    The size of a preset is computed from its shapes; no array is allocated.
 
     Example: archipelago plan examples/cluster.toml
     """
     from archipelago.cli.planning_tables import show_plan
     from archipelago.lab.planner.plan import plan
 
-    cluster = load_cluster(cluster_path)
+    cluster = load_cluster(cluster_path, None if model is None else sizes_of(model))
     made = plan(cluster, seed)
     if as_json:
         print(json_text(made.as_json()))
     else:
         show_plan(made, cluster, Console())
+
+
+def sizes_of(model: str) -> dict[str, float]:
+    """Return the keys of [training] that hold the parameters of a preset or a `config.json`.
+
+    They are computed from shapes, so no array is allocated.
+
+    Errors: `UserMistake` if there is no such model.
+    """
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the accelerators belong to the islands
+    from archipelago.cli.model import report
+
+    counts = report(model, batch_size=1, window=1, fragments=1, mesh="", options=[]).parameters
+    return {"parameters": float(counts.total), "active_parameters": float(counts.active)}
 
 
 def table1(seed: int, *, full: bool, as_json: bool) -> None:

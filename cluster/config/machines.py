@@ -98,6 +98,8 @@ class TrainingTable(Table):
 
     parameters: Annotated[float, Field(ge=1e5, le=1e14)]
     """Parameters of the model."""
+    active_parameters: Annotated[float, Field(ge=1e5, le=1e14)] | None = None
+    """Parameters that multiply each token, of which the computation follows; the default is all."""
     tokens: Annotated[float, Field(ge=1e6, le=1e17)]
     """Tokens to train on."""
     batch_tokens: Annotated[float, Field(ge=1, le=1e12)] = 8e6
@@ -167,8 +169,10 @@ def is_cluster(path: Path) -> bool:
         return False
 
 
-def load_cluster(path: Path) -> ClusterFile:
+def load_cluster(path: Path, model: Mapping[str, float] | None = None) -> ClusterFile:
     """Read a cluster file and check it.
+
+    `model`: keys of [training] that replace those of the file; they are the sizes of a preset.
 
     Errors: `UserMistake` with every problem.
     """
@@ -183,6 +187,9 @@ def load_cluster(path: Path) -> ClusterFile:
             f"{path} is the configuration of a run, where a cluster's is needed, such as "
             f"examples/cluster.toml; to train it use `archipelago run {path}`"
         )
+    training = tables.get("training", {})
+    if model is not None and isinstance(training, dict):
+        tables["training"] = {**training, **model}
     return parse_cluster(tables, str(path))
 
 
@@ -276,12 +283,15 @@ def _between(cluster: ClusterFile) -> Iterator[Problem]:
             f"their chips are interrupted {rate:.3g} times a second, and nothing could be trained; "
             f"the nearest that can: {rate / MOST_FAILURES_PER_S:.3g} times longer mtbi_years",
         )
-    if cluster.training.batch_tokens > cluster.training.tokens:
-        yield Problem(
-            "training.batch_tokens",
-            f"one step would take {cluster.training.batch_tokens:g} tokens of "
-            f"{cluster.training.tokens:g}; use {cluster.training.tokens:g} or less",
-        )
+    training = cluster.training
+    if (active := training.active_parameters or 0) > training.parameters:
+        most = f"{training.parameters:g}"
+        reason = f"{active:g} are more than all {most} parameters; use {most} or less"
+        yield Problem("training.active_parameters", reason)
+    if training.batch_tokens > training.tokens:
+        taken, most = f"{training.batch_tokens:g}", f"{training.tokens:g}"
+        reason = f"one step would take {taken} tokens of {most}; use {most} or less"
+        yield Problem("training.batch_tokens", reason)
 
 
 def _divisor(whole: int, near: int) -> int:

@@ -9,11 +9,14 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
+import jax
 import pytest
 
 from archipelago.cli.main import main
+from archipelago.cli.planning import sizes_of
 from archipelago.lab.planner import loss_cost as loss
 from archipelago.lab.planner import (
     plan,
@@ -360,6 +363,43 @@ def test_plans_unusual_clusters(
     assert said["hours"] == pytest.approx(made.best.hours)
     for replay in made.replays:
         assert replay.rounds_goodput == pytest.approx(replay.chips_goodput, abs=points)
+
+
+def test_sizes_of_a_preset_replace_those_of_the_file(tmp_path: Path) -> None:
+    """Twelve billion parameters have 47 GB in float32; their sizes need no array of them."""
+    path = tmp_path / "cluster.toml"
+    path.write_text(
+        "[training]\nparameters = 1e9\ntokens = 1e12\nbatch_tokens = 16e6\n"
+        '[[regions]]\nname = "here"\ngbit_s = 100.0\n'
+        '[[groups]]\ngroup = "a"\nregion = "here"\nchips = 1024\nslice_chips = 256\n'
+    )
+    sizes_of("gemma-0.1m")  # the imports
+    arrays, peak_kib = len(jax.live_arrays()), getrusage(RUSAGE_SELF).ru_maxrss
+    dense = load_cluster(path, sizes_of("gemma-3-12b"))
+    sparse = load_cluster(path, sizes_of("gemma-4-26b-a4b"))
+    assert len(jax.live_arrays()) == arrays
+    assert getrusage(RUSAGE_SELF).ru_maxrss - peak_kib < 300 * 1024
+    assert dense.training.parameters == dense.training.active_parameters == 11_765_788_416
+    active = sparse.training.active_parameters
+    assert active is not None
+    assert active < 5e9 < 25e9 < sparse.training.parameters
+    whole = sparse.training.model_copy(update={"active_parameters": None})
+    slower = sparse.model_copy(update={"training": whole})
+    ratio = sparse.training.parameters / active
+    assert settings.step_s(slower) == pytest.approx(ratio * settings.step_s(sparse))
+    assert load_cluster(path).training.parameters == 1e9
+
+
+def test_plan_takes_a_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(EXAMPLE.read_text())
+    with pytest.raises(SystemExit) as done:
+        main(["plan", str(path), "--model", "gemma-3-12"])
+    assert done.value.code == 2
+    assert "did you mean 'gemma-3-12b'" in capsys.readouterr().err
+    more = tables(active_parameters=13e9)
+    with pytest.raises(UserMistake, match=r"1.3e\+10 are more than all 1.2e\+10 parameters"):
+        cluster_of(more)
 
 
 def test_refuses_a_run_configuration_as_cluster_file(tmp_path: Path) -> None:

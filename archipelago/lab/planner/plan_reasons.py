@@ -114,7 +114,7 @@ def reasons(cluster: ClusterFile, best: Worth, works: list[Worth]) -> list[str]:
 
 def changes(cluster: ClusterFile, seed: int, best: Worth) -> list[Change]:
     """Return the choice if interruptions, links or the model were different."""
-    training = cluster.training
+    training, active = cluster.training, cluster.training.active_parameters
     cases = {
         "chips are interrupted four times as often": replace_groups(cluster, 0.25),
         "chips are interrupted a fourth as often": replace_groups(cluster, 4.0),
@@ -130,6 +130,7 @@ def changes(cluster: ClusterFile, seed: int, best: Worth) -> list[Change]:
                 "training": training.model_copy(
                     update={
                         "parameters": training.parameters / 10,
+                        "active_parameters": active and active / 10,
                         "tokens": training.tokens / 10,
                         "target_loss": None,
                         "days": None,

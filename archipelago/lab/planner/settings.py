@@ -20,7 +20,7 @@ SLACK = 0.99
 UNEVEN = 1.35
 """The factor by which a group's learners may differ from its share to divide slices evenly."""
 FLOPS_A_TOKEN = 6.0
-"""FLOPs per parameter and token, forward and backward (arXiv:2001.08361)."""
+"""FLOPs per active parameter and token, forward and backward (arXiv:2001.08361)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def tokens_per_s(group: GroupTable, cluster: ClusterFile) -> float:
     training = cluster.training
     if training.step_s is None:
         flops = group.chips * group.tflops * 1e12 * group.utilisation * group.speed
-        return flops / (FLOPS_A_TOKEN * training.parameters)
+        return flops / (FLOPS_A_TOKEN * (training.active_parameters or training.parameters))
     weights = [each.chips * each.tflops * each.utilisation * each.speed for each in cluster.groups]
     share = group.chips * group.tflops * group.utilisation * group.speed / sum(weights)
     return share * training.batch_tokens / training.step_s
