@@ -25,10 +25,10 @@ def audit(
 ) -> None:
     """Account for the data that each region read, and for what crossed its border.
 
-    Everything comes from the tape of the run: leases, payloads by kind, and the lineage of every
-    merge. Islands without a region are shown as one. The digests of payloads need
-    `durability.keep_contributions`. It exits with 1 if something left a region that may not
-    (`regions.NAME.may_leave`).
+    Everything comes from the tape of the run: leases, messages by kind with their bytes and a
+    digest, and the lineage of every merge. Islands without a region are shown as one. The digests
+    of payloads need `durability.keep_contributions` and `--lineage`. It exits with 1 if something
+    left a region that may not (`regions.NAME.may_leave`).
 
     Example: archipelago audit runs/regions --lineage
     """
@@ -48,11 +48,14 @@ def audit(
         out.print(f"leases read: {pieces or 'none'}")
         if region.may_leave is not None:
             out.print(f"may leave: {', '.join(region.may_leave)}")
-        table = Table("direction", "kind", _right("messages"), _right("bytes"), box=None)
-        for direction, kind, messages, size in traffic_rows(region):
-            table.add_row(
-                direction, kind, f"{messages:,}", "small" if size is None else f"{size:,}"
-            )
+        table = Table("direction", "kind", _right("messages"), _right("bytes"), "digest", box=None)
+        if lineage:
+            table.add_column("payloads kept")
+        for direction, kind, of in traffic_rows(region):
+            row = [direction, kind, f"{of.messages:,}", f"{of.bytes:,}", of.sha256[:FIRST]]
+            if lineage and of.payloads_sha256 is not None:
+                row.append(f"{of.payloads:,}, digest {of.payloads_sha256[:FIRST]}")
+            table.add_row(*row)
         out.print(table)
         for kind in region.violations:
             out.print(f"NOT ALLOWED: {kind} left the region (regions.{region.region}.may_leave)")

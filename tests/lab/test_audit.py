@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from coordinator.protocol import (
     Report,
     Unsound,
 )
+from coordinator.tape import record
 from tests.cluster.played import CONFIG, LAYOUT, Played
 
 STEPS = 24
@@ -100,9 +102,70 @@ def test_moments_are_counted_beside_the_deltas(tmp_path: Path) -> None:
     eu, before = (audit(each.run_dir).regions[0] for each in (run, plain))
     moments = eu.up[TrafficKind.MOMENTS]
     assert moments.messages < eu.up[TrafficKind.DELTA].messages
-    assert moments.bytes is not None
     assert moments.bytes > 0
     assert eu.up[TrafficKind.DELTA].bytes == before.up[TrafficKind.DELTA].bytes
+
+
+def test_report_has_the_size_of_its_record_on_the_tape(run: Played) -> None:
+    found = {each.region: each for each in audit(run.run_dir).regions}
+    sizes = dict.fromkeys(found, 0)
+    for each in read_tape(Folder(run.run_dir), LAYOUT.fingerprint).events:
+        if isinstance(each.event, Report):
+            text = json.dumps(record(each.event), separators=(",", ":"))
+            sizes[each.event.life.island[:2]] += len(text)
+    for name, region in found.items():
+        assert region.up[TrafficKind.REPORT].bytes == sizes[name] > 100 * STEPS
+
+
+def digests(run: Played, *, payloads: bool = False) -> dict[tuple[str, str, TrafficKind], str]:
+    return {
+        (each.region, way, kind): traffic.sha256
+        for each in audit(run.run_dir, digests=payloads).regions
+        for way, kinds in (("up", each.up), ("down", each.down))
+        for kind, traffic in kinds.items()
+    }
+
+
+def test_digest_of_a_kind_covers_its_messages_and_no_others(run: Played, tmp_path: Path) -> None:
+    class OtherReport(PlayedRegions):
+        """The island in us reports moments of an island that never joined: no rule reads that."""
+
+        def train(self, steps: int, snapshot_every: int | None = None) -> None:
+            """Send one more report."""
+            super().train(steps, snapshot_every)
+            _, us = self._steps
+            taken = MomentsTaken(Life(Island("none"), Incarnation(9)), 4096)
+            self.feed(Report(us, self._progress(us), 1.0, taken))
+
+    before = digests(run)
+    assert before == digests(run, payloads=True)
+    assert before == digests(played(tmp_path / "same"))
+    assert all(len(each) == 64 for each in before.values())
+    assert len({*before.values()}) == len(before) == 8
+    other = OtherReport(tmp_path / "other", REGIONS)
+    other.to_the_end(STEPS)
+    after = digests(other)
+    changed = {key for key, digest in after.items() if before[key] != digest}
+    assert changed == {("us", "up", TrafficKind.REPORT)}
+
+
+def test_digest_of_payloads_covers_those_that_were_kept(run: Played) -> None:
+    def deltas() -> list[Traffic]:
+        regions = audit(run.run_dir, digests=True).regions
+        return [each.up[TrafficKind.DELTA] for each in regions]
+
+    plain = [each.up[TrafficKind.DELTA] for each in audit(run.run_dir).regions]
+    assert [(each.payloads, each.payloads_sha256) for each in plain] == [(0, None)] * 2
+    before = deltas()
+    files = sorted((run.run_dir / "contributions").rglob("*.safetensors"))
+    assert sum(each.payloads for each in before) == len(files)
+    assert all(each.payloads_sha256 for each in before)
+    next(each for each in files if each.name.startswith("us-0")).write_bytes(b"")
+    eu, us = deltas()
+    assert eu == before[0]
+    assert us.payloads == before[1].payloads - 1
+    assert us.payloads_sha256 != before[1].payloads_sha256
+    assert us.sha256 == before[1].sha256
 
 
 def test_moments_that_a_joining_island_took_cross_the_border_once(tmp_path: Path) -> None:
@@ -120,7 +183,9 @@ def test_moments_that_a_joining_island_took_cross_the_border_once(tmp_path: Path
     run = Taking(tmp_path / "taking", REGIONS)
     run.to_the_end(STEPS)
     eu, us = audit(run.run_dir).regions
-    assert eu.up[TrafficKind.MOMENTS] == us.down[TrafficKind.MOMENTS] == Traffic(1, 4096)
+    moments = eu.up[TrafficKind.MOMENTS]
+    assert (moments.messages, moments.bytes) == (1, 4096)
+    assert us.down[TrafficKind.MOMENTS] == moments, "the digest is the same on both sides"
     assert TrafficKind.MOMENTS not in us.up
     assert TrafficKind.MOMENTS not in eu.down
 
@@ -221,12 +286,18 @@ def test_command_prints_text_and_json(run: Played, capsys: pytest.CaptureFixture
     plain = json.loads(capsys.readouterr().out)
     assert [each["region"] for each in plain["regions"]] == ["eu", "us"]
     assert "lineage" not in plain
+    report = plain["regions"][0]["up"]["report"]
+    assert (report["messages"], len(report["sha256"])) == (STEPS, 64)
     with pytest.raises(SystemExit):
         main(["audit", str(run.run_dir), "--lineage"])
     text = capsys.readouterr().out
     assert "region us: islands us-0" in text
     assert f"lineage {plain['lineage_sha256']}" in text
     assert "leases read: 0" in text
+    rows = [line.split() for line in text.splitlines()]
+    (row, _) = [each for each in rows if each[:2] == ["up", "report"]]
+    assert row[2:] == [str(STEPS), f"{report['bytes']:,}", report["sha256"][:12]]
+    assert re.search(r"up +delta .* \d+, digest [0-9a-f]{12}", text)
 
 
 def test_ring_cannot_be_audited(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_bytes_of_a_direction_are_those_of_all_its_payloads() -> None:
     region = RegionAudit("r1")
     region.up[TrafficKind.DELTA] = Traffic(3, 700)
     region.up[TrafficKind.MOMENTS] = Traffic(3, 50)
-    region.up[TrafficKind.REPORT] = Traffic(9, None)
+    region.up[TrafficKind.REPORT] = Traffic(9, 2_000)
     region.down[TrafficKind.DIFFERENCE] = Traffic(3, 800)
     assert audited_bytes(region, "up") == 750
     assert audited_bytes(region, "down") == 800

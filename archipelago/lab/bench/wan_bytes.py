@@ -156,7 +156,7 @@ def _grown(before: Counters, after: Counters, unit: str) -> BytesByLink:
 def audited_bytes(region: RegionAudit, way: str) -> int:
     """Return the bytes of all payloads of a region in one direction."""
     traffic = region.up if way == "up" else region.down
-    return sum(each.bytes or 0 for each in traffic.values())
+    return sum(each.bytes for kind, each in traffic.items() if kind.has_payload)
 
 
 def traffic_of(region: RegionAudit) -> str:
@@ -165,7 +165,7 @@ def traffic_of(region: RegionAudit) -> str:
         f"{way} {kind} {each.bytes:,}"
         for way, traffic in (("up", region.up), ("down", region.down))
         for kind, each in traffic.items()
-        if each.bytes is not None
+        if kind.has_payload
     )
 
 

@@ -2,7 +2,7 @@
 
 The tape has every message that the rules have received and every order that they gave. So the audit
 counts the payloads of the protocol to the byte. It does not count headers, retries, or copies of
-messages that never arrived.
+messages that never arrived. Each kind of message in each direction has a digest of its records.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from coordinator.fragments import Layout
 from coordinator.protocol import (
     Arrived,
     Contribution,
+    ContributionId,
     Effect,
     Event,
     Fragment,
@@ -59,6 +60,7 @@ from coordinator.protocol import (
     Report,
     Version,
 )
+from coordinator.tape import record
 
 AuditedOrder: TypeAlias = tuple[Merge, float]
 """A merge that was ordered, and the time of the order in seconds."""
@@ -135,6 +137,7 @@ class _Auditor:
         self._of = dict[Island, RegionAudit]()
         self._leases = dict[str, set[int]]()
         self._given = set[Life]()  # lives whose moments of a donor are counted
+        self._payloads = dict[ContributionId, str]()  # digests of those that are not merged yet
         self._last = dict[int, str]()  # the digest of each fragment's newest record
         self.lineage: list[AuditedMerge] = []
 
@@ -171,29 +174,32 @@ class _Auditor:
     def _event(self, event: Event) -> None:
         match event:
             case Report():
-                _count(self._of[event.life.island].up, TrafficKind.REPORT, None)
+                _of_kind(self._of[event.life.island].up, TrafficKind.REPORT).add(_text(event))
                 if event.moments is not None and event.life not in self._given:  # not sent again
                     self._given.add(event.life)
-                    self._moments_of_donor(event.life, event.moments)
+                    self._moments_of_donor(event.life, event.moments, _text(event))
             case Lost(life, why) if (kind := self._error(self._of[life.island], why)) is not None:
-                _count(self._of[life.island].up, kind, None)
+                _of_kind(self._of[life.island].up, kind).add(_text(event))
             case Arrived(contribution):
                 up, moments = (
                     self._of[contribution.id.life.island].up,
                     self._bytes.moments_in(contribution),
                 )
-                _count(up, TrafficKind.DELTA, contribution.bytes - moments)
+                text, payload = _text(event), self._sha256(contribution)
+                if payload is not None:
+                    self._payloads[contribution.id] = payload
+                _of_kind(up, TrafficKind.DELTA).add(text, contribution.bytes - moments, payload)
                 if moments:
-                    _count(up, TrafficKind.MOMENTS, moments)
+                    _of_kind(up, TrafficKind.MOMENTS).add(text, moments)
             case _:
                 pass
 
-    def _moments_of_donor(self, life: Life, moments: MomentsTaken) -> None:
+    def _moments_of_donor(self, life: Life, moments: MomentsTaken, text: str) -> None:
         """Count moments that a joining life took, if they crossed a border."""
         to, of = self._of[life.island], self._of.get(moments.donor.island)
         if of is not None and of is not to:
-            _count(of.up, TrafficKind.MOMENTS, moments.nbytes)
-            _count(to.down, TrafficKind.MOMENTS, moments.nbytes)
+            for kinds in (of.up, to.down):
+                _of_kind(kinds, TrafficKind.MOMENTS).add(text, moments.nbytes)
 
     def _error(self, region: RegionAudit, why: str) -> TrafficKind | None:
         """Return the kind of an island's message about its error; None if there was none.
@@ -211,9 +217,9 @@ class _Auditor:
             case Granted():
                 region = self._of[effect.life.island]
                 self._read(region, effect.leases)
-                _count(
-                    region.down, TrafficKind.MODEL, sum(map(Wire.F32.bytes_of, self._layout.sizes))
-                )
+                text = json.dumps([str(effect.life), *map(str, effect.versions)])
+                size = sum(map(Wire.F32.bytes_of, self._layout.sizes))
+                _of_kind(region.down, TrafficKind.MODEL).add(text, size)
             case LeaseGranted():
                 self._read(self._of[effect.life.island], [effect.lease])
             case Publish():
@@ -221,7 +227,9 @@ class _Auditor:
                 size = self._bytes.published(before, effect)
                 self._public(effect)
                 for life in effect.to:
-                    _count(self._of[life.island].down, TrafficKind.DIFFERENCE, size)
+                    text = json.dumps([str(life), effect.fragment, str(effect.version)])
+                    down = self._of[life.island].down
+                    _of_kind(down, TrafficKind.DIFFERENCE).add(text, size)
             case Merge():
                 self._ordered[effect.fragment, effect.version] = effect, replayed.now_s
             case _:
@@ -231,6 +239,7 @@ class _Auditor:
         self._leases.setdefault(region.region, set()).update(lease.number for lease in leases)
 
     def _sha256(self, contribution: Contribution) -> str | None:
+        """Return the digest of a payload; None unless it is wanted, was kept and is unchanged."""
         if self._kept is None:
             return None
         try:
@@ -252,7 +261,7 @@ class _Auditor:
                 str(item.contribution.base),
                 item.weight,
                 item.contribution.bytes,
-                self._sha256(item.contribution),
+                self._payloads.pop(item.contribution.id, None),
             )
             for item in order.items
         ]
@@ -267,13 +276,13 @@ class _Auditor:
         )
 
 
-def _count(kinds: dict[TrafficKind, Traffic], kind: TrafficKind, size: int | None) -> None:
-    found = kinds.setdefault(kind, Traffic())
-    found.messages += 1
-    if size is None or found.bytes is None:
-        found.bytes = None
-    else:
-        found.bytes += size
+def _of_kind(kinds: dict[TrafficKind, Traffic], kind: TrafficKind) -> Traffic:
+    return kinds.setdefault(kind, Traffic())
+
+
+def _text(event: Event) -> str:
+    """Return an event as the tape has it."""
+    return json.dumps(record(event), separators=(",", ":"))
 
 
 def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -18,14 +19,38 @@ class TrafficKind(StrEnum):
     DIFFERENCE = "difference"  # down: changes of the global model
     MODEL = "model"  # down: all fragments, for a learner that joins
 
+    @property
+    def has_payload(self) -> bool:
+        """Whether its messages carry arrays; reports and errors consist of their fields only."""
+        return self not in (TrafficKind.REPORT, TrafficKind.ERROR_CODE, TrafficKind.ERRORS)
+
 
 @dataclass(slots=True)
 class Traffic:
     """The messages of one kind in one direction."""
 
     messages: int = 0
-    bytes: int | None = 0
-    """Bytes of their payloads; None: they have no payload, and are small."""
+    bytes: int = 0
+    """Bytes of their payloads; for reports and errors, of their records on the tape, as JSON."""
+    sha256: str = ""
+    """Digest of their records on the tape in order, without the bytes of payloads."""
+    payloads: int = 0
+    """Payloads among them that the run kept and that were read for `payloads_sha256`."""
+    payloads_sha256: str | None = None
+    """Digest of the SHA-256 of these payloads in order; None if none was read."""
+
+    def add(self, text: str, size: int | None = None, payload: str | None = None) -> None:
+        """Count one message.
+
+        `text`: its record on the tape. `size`: bytes of its payload; None if it has none.
+        `payload`: SHA-256 of its payload, if that was read.
+        """
+        self.messages += 1
+        self.bytes += len(text.encode()) if size is None else size
+        self.sha256 = _chained(self.sha256, text)
+        if payload is not None:
+            self.payloads += 1
+            self.payloads_sha256 = _chained(self.payloads_sha256 or "", payload)
 
 
 @dataclass(slots=True)
@@ -108,8 +133,13 @@ def as_json(found: Audit, *, lineage: bool) -> Mapping[str, object]:
     return plain
 
 
-def traffic_rows(region: RegionAudit) -> Iterator[tuple[str, str, int, int | None]]:
-    """Yield the direction, kind, messages and bytes of a region's traffic."""
+def traffic_rows(region: RegionAudit) -> Iterator[tuple[str, str, Traffic]]:
+    """Yield the direction, the kind and the messages of a region's traffic."""
     for direction, kinds in (("up", region.up), ("down", region.down)):
         for kind, found in sorted(kinds.items()):
-            yield direction, kind.value, found.messages, found.bytes
+            yield direction, kind.value, found
+
+
+def _chained(before: str, text: str) -> str:
+    """Return the digest of a text and of the digest before it."""
+    return hashlib.sha256(f"{before} {text}".encode()).hexdigest()
