@@ -19,8 +19,8 @@ Controls show that the counts can fail. In each, the island `fr` is at fault fro
 - on trial: the same, with all six languages on every island, in one region
 - long: its deltas are a thousand times too long, with a region and a language for each island
 
-The script exits with 1 if an honest island was quarantined, on trial, or counted up to RUN, or if a
-control shows nothing. A single refusal has no such consequence; three in a row are a quarantine.
+The script exits with 1 if an honest island was quarantined or on trial, if one was counted up to
+RUN in a run without a fault, or if a control shows nothing. A single refusal has no such consequence; three in a row are a quarantine.
 """
 
 from __future__ import annotations
@@ -158,7 +158,8 @@ def problems_of(case: Case, counts: Counts) -> list[str]:
     names = [Island(f"{name}-0") for name in LANGUAGES]
     honest = [each for each in names if case is HONEST or each != AT_FAULT]
     found = [f"{each} was quarantined" for each in honest if each in counts.suspects]
-    found += [f"{each} reached {RUN}" for each in honest if counts.against.get(each, 0) >= RUN]
+    if case is HONEST:
+        found += [f"{each} reached {RUN}" for each in honest if counts.against.get(each, 0) >= RUN]
     if case.must_reach and counts.against.get(AT_FAULT, 0) < RUN:
         found.append(f"{AT_FAULT} did not reach {RUN}")
     if case.must_be_quarantined and AT_FAULT not in counts.suspects:

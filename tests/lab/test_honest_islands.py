@@ -40,7 +40,7 @@ def test_control_that_shows_nothing_is_a_miss() -> None:
     assert problems(ON_TRIAL, against={FR: RUN}) == ["fr-0 was not quarantined"]
     assert problems(LONG) == ["fr-0 was not quarantined"]
     assert problems(AGAINST, against={FR: RUN}) == []
-    assert problems(LONG, suspects={FR}, refused={FR: 3}) == []
+    assert problems(LONG, suspects={FR}, refused={FR: 3}, against={RU: RUN}) == []
 
 
 def test_runs_have_a_language_for_each_region_and_speeds_of_one_to_four() -> None:
