@@ -20,7 +20,8 @@ Controls show that the counts can fail. In each, the island `fr` is at fault fro
 - long: its deltas are a thousand times too long, with a region and a language for each island
 
 The script exits with 1 if an honest island was quarantined or on trial, if one was counted up to
-RUN in a run without a fault, or if a control shows nothing. A single refusal has no such consequence; three in a row are a quarantine.
+RUN in a run without a fault, or if a control shows nothing. A single refusal has no such
+consequence; three in a row are a quarantine.
 """
 
 from __future__ import annotations
