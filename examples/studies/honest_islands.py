@@ -130,11 +130,10 @@ class CountingWorld(TrainingWorld):
 
 def config_of(case: Case, seed: int, steps: int, languages: Path) -> Config:
     """Return the configuration of a run."""
-    islands: list[dict[str, object]] = [
-        {"group": name, "speed": SLOW if number % 2 else 1.0}
-        | ({"region": name} if case.regions else {})
-        for number, name in enumerate(LANGUAGES)
-    ]
+    islands = list[dict[str, object]]()
+    for number, name in enumerate(LANGUAGES):
+        region = {"region": name} if case.regions else {}
+        islands.append({"group": name, "speed": SLOW if number % 2 else 1.0, **region})
     mixture = [{"source": str(languages / name), "weight": 1.0} for name in LANGUAGES]
     leaving = ["delta", "moments", "report", "corpus"]
     tables: dict[str, object] = {
