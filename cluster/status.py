@@ -9,8 +9,6 @@ IslandState = Literal[
     "waiting", "starting", "joining", "live", "draining", "quarantined", "lost", "left", "set aside"
 ]
 """The states of an island; `waiting`: for devices, `set aside`: it failed too often."""
-CURVE_KEPT = 512
-"""The most points of the held-out curve of a status."""
 
 
 class IslandStatus(TypedDict):
@@ -56,6 +54,10 @@ class IslandStatus(TypedDict):
     """The metrics of the loss of the last step, by name; None: not finite."""
     slow: NotRequired[bool]
     """Whether it is slower than the others of its group; `why` has the reason."""
+    contribution_effect: NotRequired[float]
+    """Held-out loss of the model minus the loss without its last measured contribution, in nats."""
+    harmful_contributions: NotRequired[int]
+    """Newest of these in a row that raised the loss by more than the others' spread."""
 
 
 class Figures(TypedDict):

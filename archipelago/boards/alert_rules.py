@@ -198,6 +198,16 @@ def _of_the_islands(limits: Thresholds) -> Sequence[Alert]:
             "contributions-ageing", ROUNDS, "5m",
         ),
         Alert(
+            "ArchipelagoContributionsHarmful",
+            f"archipelago_island_harmful_contributions >= {limits.harmful_contributions:g}",
+            "warning",
+            "{{ $labels.run }}: the last {{ $value }} measured contributions of island "
+            "{{ $labels.island }} raised the held-out loss",
+            "They are worse than the spread of those of the other islands. Nothing is refused. "
+            "Check the data and the machine of the island, and drain it if it is wrong.",
+            "contributions-harmful", ROUNDS,
+        ),
+        Alert(
             "ArchipelagoRefusals",
             'sum by (run) (increase(archipelago_refusals_total{reason="gate"}[10m])) > '
             f"{limits.refusals:g}",

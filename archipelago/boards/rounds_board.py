@@ -70,6 +70,12 @@ ROUNDS_BOARD = Board(
             ],
         ),
         Panel(
+            "Effect of single contributions on the held-out loss",
+            "Loss minus the loss without the island's last measured contribution, per token. Below "
+            "zero the contribution has helped; an island that stays above zero does harm.",
+            [Query(f"archipelago_island_contribution_effect_nats{ISLANDS}", "{{island}}")],
+        ),
+        Panel(
             "Outer step",
             "The outer learning rate, and the largest share of a merge over the share of its "
             "steps: above 3.9 one island weighs as much as it may.",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 from cluster.config.values import nearest
+from cluster.fleet.contribution_effects import IN_A_ROW
 from coordinator.errors import UserMistake
 
 
@@ -30,6 +31,8 @@ class Thresholds:
     """Evaluations without a result in 15 minutes until `ArchipelagoEvaluatorFailing`."""
     merges_without: float = 5.0
     """Merges in 10 minutes without an island until `ArchipelagoContributionsAgeing`."""
+    harmful_contributions: float = float(IN_A_ROW)
+    """Harmful contributions of an island in a row until `ArchipelagoContributionsHarmful`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from archipelago.cli.formatting import GAP, WIDTH, amount, by_region, duration, 
 from archipelago.cli.fragment_lines import fragment_lines
 from archipelago.cli.status_lines import (
     damage_of,
+    harmful_islands,
     judging_progress,
     participants,
     why_not_durable,
@@ -124,7 +125,8 @@ def _figures(status: RunStatus) -> RenderableType:
         lines.append(Text(f"not durable: {reason}", style="bold red"))
     if damage := damage_of(status):
         lines.append(Text(f"damaged when the run came back: {damage}", style="yellow"))
-    lines.extend(Text(trouble, style="yellow") for trouble in link_lines.troubles(status))
+    troubles = [*harmful_islands(status), *link_lines.troubles(status)]
+    lines.extend(Text(trouble, style="yellow") for trouble in troubles)
     return Group(*lines)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from archipelago.cli import link_lines
 from archipelago.cli.formatting import amount, by_region, duration, number
+from cluster.fleet.contribution_effects import IN_A_ROW
 from cluster.fleet.run_events import events_between
 from cluster.status import RunStatus
 
@@ -39,6 +40,7 @@ def line(status: RunStatus) -> str:
         parts.append(judging)
     if absent := [f"{i['island']} {i['state']}" for i in status["islands"] if i["state"] != "live"]:
         parts.append(", ".join(absent))
+    parts.extend(harmful_islands(status))
     parts.extend(link_lines.troubles(status))
     parts.extend(f"ALERT {alert}" for alert in status.get("alerts", ()))
     return "  ".join(parts)
@@ -114,6 +116,17 @@ def _subject(names: Sequence[str], news: str) -> str:
             break
     shown = f"islands {', '.join(names)}" if len(names) <= NAMES else f"{len(names)} islands"
     return shown + news
+
+
+def harmful_islands(status: RunStatus) -> Iterator[str]:
+    """Yield a line for each island whose last measured contributions were harmful."""
+    for island in status["islands"]:
+        if (count := island.get("harmful_contributions", 0)) >= IN_A_ROW:
+            name, effect = island["island"], island.get("contribution_effect")
+            yield (
+                f"the last {count} measured contributions of {name} raised the held-out loss "
+                f"(by {number(effect, 4)} at the last one)"
+            )
 
 
 def why_not_durable(status: RunStatus | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from cluster.config.schema import Config, IslandGroup
-from cluster.names import group_name
+from cluster.names import EVALUATOR, group_name, region_evaluator
 from coordinator.codec import Wire
 from coordinator.direction_gate import Watch
 from coordinator.fragments import Layout
@@ -29,6 +29,25 @@ def wire_of_moments(config: Config) -> Wire | None:
 def group_of(config: Config, island: Island) -> IslandGroup:
     """Return the group of an island, also of one that was added later."""
     return config.group(group_name(island))
+
+
+def measures_effects(config: Config) -> bool:
+    """Return whether the evaluators of a run measure the effects of contributions, if idle."""
+    return config.monitor.contribution_effects and not config.run.mode.sums_gradients
+
+
+def judge_of(config: Config, island: Island) -> str | None:
+    """Return the name of the evaluator that measures the contributions of an island.
+
+    It reads held-out text of the island's region, or the common one if the region has no table.
+    None: no evaluator does, because that of the region is turned off, or has several hosts.
+    """
+    if not measures_effects(config):
+        return None
+    group = group_of(config, island)
+    if (region := config.region_of(group)) is not None:
+        return region_evaluator(str(group.region)) if region.evaluate else None
+    return EVALUATOR if config.monitor.evaluator.hosts == 1 else None
 
 
 def rule_of(config: Config, layout: Layout, edition: int = EDITION) -> Rule:

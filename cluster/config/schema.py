@@ -123,6 +123,8 @@ class MonitorConfig(Table):
     """Start Ray's dashboard with a local cluster."""
     evaluate_every_s: Positive = 10.0
     """Seconds between two evaluations of the global model."""
+    contribution_effects: bool = True
+    """Measure the effect of single contributions on the held-out loss, in idle time."""
     evaluator: EvaluatorConfig = EvaluatorConfig()
     """Machines of the evaluator: table [monitor.evaluator]."""
     expected: Annotated[str, Field(min_length=1)] | None = None

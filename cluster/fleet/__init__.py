@@ -26,6 +26,7 @@ and is pure; `reconcile_loop` observes, asks it, and carries its actions out ove
     core_actors      syncer, shards and evaluator: started, called, ended
     evaluation       when the model is evaluated, and what happens if that fails
     region_evaluation  when it is evaluated on the held-out text of each region
+    contribution_effects  the effects of contributions on the held-out loss; pure
     fault_injection  injects faults: those of the plan that are due, and those that people request
     fault_plan       which faults of a plan are due, and which have happened
     placement        which devices an island needs, and what can never be placed

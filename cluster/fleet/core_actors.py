@@ -9,9 +9,11 @@ from functools import partial
 from itertools import cycle
 from typing import Any
 
+from cluster.config.rule import measures_effects
 from cluster.config.schema import Config
 from cluster.failures import Unjudged
 from cluster.fleet.backend import Handle, Place, RayCluster, Unavailable
+from cluster.fleet.contribution_effects import EffectHistory
 from cluster.fleet.evaluation import Evaluating, EvaluationSchedule
 from cluster.fleet.placement import hosts, wish
 from cluster.fleet.region_evaluation import RegionEvaluations
@@ -27,6 +29,7 @@ from cluster.names import (
 )
 from cluster.status import RunStatus
 from cluster.view import ProcessStarts, View
+from cluster.workers.evaluator_answers import ContributionEffect
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import Fragment, Island, Version
@@ -56,6 +59,8 @@ class CoreActors:
         self.evaluations: EvaluationSchedule
         self._region_of = {group.group: group.region for group in config.islands}
         self.regions = RegionEvaluations((), self._evaluator_of, 0.0)  # until the start
+        self.effects = EffectHistory()
+        """The measured effects of contributions, since this process began."""
         self._uncounted: list[Unjudged] = []  # failed evaluations that the syncer has yet to count
 
     def start(self, owner: int) -> None:
@@ -69,11 +74,12 @@ class CoreActors:
         self._evaluator_place = place = self._place() if config.monitor.evaluator.apart else None
         evaluator = cluster.start_evaluator(place)
         every_s = config.monitor.evaluate_every_s
+        measured = self._note_effect if measures_effects(config) else None
         self.evaluations = EvaluationSchedule(
-            cluster.evaluating(evaluator), every_s, time.monotonic
+            cluster.evaluating(evaluator), every_s, time.monotonic, measured
         )
         self.regions = RegionEvaluations(
-            config.evaluated_regions, self._evaluator_of, every_s, time.monotonic
+            config.evaluated_regions, self._evaluator_of, every_s, time.monotonic, measured
         )
         labels = config.sync.shard_labels
         nodes = [] if labels is None else hosts(labels, cluster.nodes())
@@ -87,6 +93,9 @@ class CoreActors:
         for name, actor in self._actors.items():
             sign, restart = partial(cluster.sign, actor), partial(cluster.restart, actor)
             self.watchdog.add(name, sign, restart, vital=name != EVALUATOR)
+
+    def _note_effect(self, effect: ContributionEffect) -> None:
+        self.effects = self.effects.added(effect)
 
     def _evaluator_of(self, region: str) -> Evaluating:
         return self._cluster.evaluating(self._cluster.start_region_evaluator(region))

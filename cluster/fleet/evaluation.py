@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from cluster.failures import Unjudged, in_short
+from cluster.fleet.contribution_effects import has_room
 from cluster.status import EvaluationStatus
-from cluster.workers.evaluator_answers import Judged
+from cluster.workers.evaluator_answers import ContributionEffect, Judged
 from coordinator.protocol import Version
 
 log = logging.getLogger("archipelago.fleet")
@@ -74,8 +75,14 @@ class EvaluationSchedule:
         evaluator: Evaluating,
         every_s: float,
         now_s: Callable[[], float] = time.monotonic,
+        measured: Callable[[ContributionEffect], None] | None = None,
     ) -> None:
+        """Prepare the schedule.
+
+        `measured`: called with each measured effect of a contribution; None: none is measured.
+        """
         self._evaluator, self._every_s, self._now_s = evaluator, every_s, now_s
+        self._measured, self._measures = measured, False
         self._pending: Pending | None = None
         self._looked_s = self._heard_s = now_s()
         self._judged = Judged(0, 0.0)
@@ -93,11 +100,22 @@ class EvaluationSchedule:
             if (result := self._settled(self._pending, 0.0)) is None:
                 return None
             self._pending = None
-            return result if isinstance(result, Unjudged) else None
+            return self._outcome(result)
         if self._now_s() - self._looked_s >= self._every_s:
             self._looked_s = self._now_s()
             self._note()
-            self._pending = self._begun("judge")
+            self._pending = self._begun("judge", self._measures)
+        return None
+
+    def _outcome(self, result: EvaluationResult | Unjudged) -> Unjudged | None:
+        """Pass an effect on, and decide whether the next evaluation measures one; as in `look`."""
+        took_s, measured, self._measures = self._now_s() - self._looked_s, self._measures, False
+        if isinstance(result, Unjudged):
+            return result
+        if self._measured is not None:
+            self._measures = has_room(took_s, measured=measured, every_s=self._every_s)
+            if isinstance(result.value, ContributionEffect):
+                self._measured(result.value)
         return None
 
     def _note(self) -> None:

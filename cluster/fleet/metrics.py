@@ -260,6 +260,12 @@ METRICS = (
     Declared("island_cosine_ratio", Kind.GAUGE,
              "Cosine of the last contribution to the mean of the others.",
              _islands("cosine"), OF_ISLAND),
+    Declared("island_contribution_effect_nats", Kind.GAUGE, "Held-out loss per token minus the "
+             "loss without the last measured contribution; below 0 is good.",
+             _islands("contribution_effect"), OF_ISLAND),
+    Declared("island_harmful_contributions", Kind.GAUGE, "Newest measured contributions in a row "
+             "that raised the held-out loss by more than the spread of the other islands.",
+             _islands("harmful_contributions"), OF_ISLAND),
     Declared("island_slow", Kind.GAUGE, "1 while it is slower than the others of its group by "
              "a factor of 1.25.", _islands("slow"), OF_ISLAND),
     Declared("island_loss_spikes", Kind.COUNTER, "Training losses above six deviations over 128 "

@@ -124,5 +124,6 @@ class ReconcileLoop:
                 wanted=len(wanted.desired),
                 spares=warm,
                 evaluation=self._core.evaluations.progress,
+                effects=self._core.effects,
             )
         )

@@ -16,8 +16,9 @@ from typing import NamedTuple
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from cluster.failures import Unjudged
+from cluster.fleet.contribution_effects import has_room
 from cluster.fleet.evaluation import DEATHS, HUNG_S, PATIENCE, POLL_S, Evaluating, Pending
-from cluster.workers.evaluator_answers import Judged, RegionLoss
+from cluster.workers.evaluator_answers import ContributionEffect, Judged, RegionLoss
 from coordinator.protocol import Version
 
 log = logging.getLogger("archipelago.fleet")
@@ -64,6 +65,8 @@ class RegionState:
     """Failures since the newest loss."""
     why: str = ""
     """The last of them, in words."""
+    measures: bool = False
+    """Whether the next evaluation, or the one under way, measures the effect of a contribution."""
 
 
 class RegionCall:
@@ -141,9 +144,15 @@ class RegionEvaluations:
         start: Callable[[str], Evaluating],
         every_s: float,
         now_s: Callable[[], float] = time.monotonic,
+        measured: Callable[[ContributionEffect], None] | None = None,
     ) -> None:
-        """Prepare the schedule; `start` starts the evaluator of a region, or finds it."""
+        """Prepare the schedule.
+
+        `start`: starts the evaluator of a region, or finds it. `measured`: called with each
+        measured effect of a contribution; None: none is measured.
+        """
         self._start, self._every_s, self._now_s = start, every_s, now_s
+        self._measured = measured
         self._of = {region: RegionState(now_s() + every_s) for region in regions}
         self._evaluators: dict[str, Evaluating] = {}
         self._running: tuple[str, RegionCall] | None = None
@@ -184,7 +193,7 @@ class RegionEvaluations:
         due = [name for name, it in self._of.items() if name in live and it.due_s <= now_s]
         if due:
             region = min(due, key=lambda name: self._of[name].due_s)
-            self._running = region, self._begun(region, "sample")
+            self._running = region, self._begun(region, "sample", self._of[region].measures)
 
     def verdict(
         self, versions: Sequence[Version], enough: Callable[[], bool]
@@ -232,9 +241,15 @@ class RegionEvaluations:
         is_first = it.last is None  # it includes the start of the process, and compilation
         spare_s = 0.0 if is_first else (SHARE - 1) * (now_s - call.began_s)
         it.due_s = max(call.began_s + self._every_s, now_s + spare_s)
+        measured, it.measures = it.measures, False
         match outcome:
             case RegionLoss():
                 it.last, it.failures = outcome, 0
+                if self._measured is not None:
+                    took_s = now_s - call.began_s
+                    it.measures = has_room(took_s, measured=measured, every_s=self._every_s)
+                    if outcome.effect is not None:
+                        self._measured(outcome.effect)
             case RegionFailure():
                 it.failures, it.why = it.failures + 1, str(outcome)
                 log.warning("the model was not evaluated in region %s: %s", region, outcome)

@@ -6,11 +6,15 @@ from collections.abc import Mapping
 
 from cluster.config.schema import Config
 from cluster.failures import in_short
+from cluster.fleet.contribution_effects import EffectHistory, IslandEffects
 from cluster.fleet.island_table import HeldIsland
 from cluster.fleet.reconcile import Hold
 from cluster.names import group_name
 from cluster.status import EvaluationStatus, IslandStatus, RunStatus
 from coordinator.protocol import Island
+
+NO_EFFECTS = EffectHistory()
+"""No effect of a contribution is measured."""
 
 
 def overlay_islands(
@@ -20,14 +24,18 @@ def overlay_islands(
     wanted: int,
     spares: int,
     evaluation: EvaluationStatus | None = None,
+    effects: EffectHistory = NO_EFFECTS,
 ) -> RunStatus:
     """Return the syncer's status with the fleet's view of the islands.
 
     `wanted`: islands that the run should have. `spares`: warm ones. `evaluation`: cost and progress
-    of evaluations of the model.
+    of evaluations of the model. `effects`: measured effects of contributions.
     """
     statuses = {each["island"]: each for each in seen["islands"]}
-    islands = [_overlaid(statuses.get(island), it) for island, it in held.items()]
+    islands = [
+        _with_effects(_overlaid(statuses.get(island), it), effects.by_island.get(island))
+        for island, it in held.items()
+    ]
     overlaid: RunStatus = {**seen, "islands": islands, "wanted": wanted, "spares": spares}
     overlaid["evaluation"] = evaluation
     return overlaid
@@ -70,6 +78,13 @@ def _overlaid(status: IslandStatus | None, it: HeldIsland) -> IslandStatus:
     if it.traceback and of_this_life:
         shown["why"] += f"; traceback in {it.traceback}"
     return shown
+
+
+def _with_effects(status: IslandStatus, effects: IslandEffects | None) -> IslandStatus:
+    if effects is not None:
+        status["contribution_effect"] = effects.recent[-1]
+        status["harmful_contributions"] = effects.harmful
+    return status
 
 
 def starting_status(run: str, config: Config) -> RunStatus:

@@ -8,6 +8,7 @@ imports Ray, and the numerical work is done by `coordinator`.
                     recover
     shard_fragment  one fragment: its public version, the staged one, and earlier ones
     inbox           contributions that wait for a merge, measured when they arrived
+    contribution_samples  merged contributions that are kept for the evaluators, one at a time
     retention       which public fragments a shard keeps, and which versions it stores
     arithmetic      protocols of the arithmetic and of the files that a shard uses
     arrays          the arithmetic on arrays

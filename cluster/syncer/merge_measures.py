@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 
-from cluster.status import CURVE_KEPT
 from cluster.syncer.counts import Counts, smoothed
 from coordinator import suspects
 from coordinator.protocol import Merge, Merged, Unsound
@@ -15,6 +14,8 @@ from coordinator.state import FragmentState, Stage, State
 
 RECENT_MERGES = 24
 """The number of merges over which the displayed participants are averaged."""
+CURVE_KEPT = 512
+"""The most points of the held-out curve of a status."""
 
 
 def closed(counts: Counts, fragment: FragmentState, order: Merge, now_s: float) -> None:

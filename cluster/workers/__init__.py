@@ -15,6 +15,7 @@ step.
     step_timing     the time of a step, measured before a run starts
     evaluator       the initial model, and the held-out loss of the public fragments
     evaluator_answers  the types of its answers, without JAX
+    contribution_effect  the effect of one contribution on the held-out loss
     region_corpus   the check of a region's corpus, inside its border, before a run starts
     region_judge    the held-out loss on the text of a region, inside its border
 """

@@ -1,4 +1,4 @@
-"""Answers of an evaluator: its progress, and the loss on the text of one region.
+"""Answers of an evaluator: its progress, the loss on the text of one region, and effects.
 
 The fleet and the actors import this without JAX.
 """
@@ -6,6 +6,8 @@ The fleet and the actors import this without JAX.
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from coordinator.protocol import Fragment, Island
 
 
 class Judged(NamedTuple):
@@ -23,6 +25,17 @@ class Judged(NamedTuple):
     """Batches for a summary, if the first model must be evaluated too."""
 
 
+class ContributionEffect(NamedTuple):
+    """The effect of one merged contribution on the held-out loss."""
+
+    island: Island
+    """The island that handed it in."""
+    fragment: Fragment
+    """The fragment that it belongs to."""
+    nats: float
+    """Loss of the model minus its loss without the contribution, in nats per token."""
+
+
 class RegionLoss(NamedTuple):
     """The held-out loss of the global model on the text of one region."""
 
@@ -30,3 +43,5 @@ class RegionLoss(NamedTuple):
     """The syncer step of the model; 0 if the caller has named the versions."""
     loss: float
     """In nats per token."""
+    effect: ContributionEffect | None = None
+    """The effect of a contribution of the region; None: not measured."""

@@ -59,7 +59,7 @@ def steady(*uids: str) -> list[str]:
     """Return the expressions of panels that a run with an expected loss answers at some time.
 
     `uids`: of these boards; without one, of all boards. Those that compare may have no answer, and
-    a loss may have no metrics, and a run no regions.
+    a loss may have no metrics, a run no regions, and its evaluator no time for contributions.
     """
     found = [
         target["expr"]
@@ -68,7 +68,9 @@ def steady(*uids: str) -> list[str]:
         for target in panel["targets"]
         if not uids or board["uid"] in uids
     ]
-    optional = re.compile(r"[<>] |== [01]|^ALERTS|_loss_metric|_region_heldout")
+    optional = re.compile(
+        r"[<>] |== [01]|^ALERTS|_loss_metric|_region_heldout|_contribution_effect"
+    )
     return [each for each in found if not optional.search(each)]
 
 
@@ -289,6 +291,7 @@ WELL: Mapping[str, str] = {
     f'archipelago_island_state{{{ISLAND},state="lost"}}': "0x100",
     f"archipelago_island_slow{{{ISLAND}}}": "0x100",
     f"archipelago_island_contributions_total{{{ISLAND}}}": "0+1x100",
+    f"archipelago_island_harmful_contributions{{{ISLAND}}}": "2x100",
     'archipelago_refusals_total{run="r",reason="gate"}': "0x100",
     'archipelago_distrusted_lives_total{run="r"}': "0x100",
     'archipelago_largest_share_ratio{run="r"}': "1.1x100",
@@ -313,6 +316,7 @@ ILL: Mapping[str, tuple[str, str]] = {
     "ArchipelagoIslandAway": (f'archipelago_island_state{{{ISLAND},state="lost"}}', "1x100"),
     "ArchipelagoIslandSlow": ("archipelago_island_slow", "1x100"),
     "ArchipelagoContributionsAgeing": ("archipelago_island_contributions_total", "7x100"),
+    "ArchipelagoContributionsHarmful": ("archipelago_island_harmful_contributions", "3x100"),
     "ArchipelagoRefusals": ("archipelago_refusals_total", "0+2x100"),
     "ArchipelagoImpossibleWords": ("archipelago_distrusted_lives_total", "0+1x100"),
     "ArchipelagoOneIslandWeighsAll": ("archipelago_largest_share_ratio", "4.0x100"),

@@ -10,15 +10,17 @@ from typing import Any, cast
 import jax
 import numpy as np
 import pytest
-from ray.exceptions import RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from cluster.actors.evaluator.actor import EvaluatorActor
 from cluster.config.load import parse
+from cluster.names import EVALUATOR
 from cluster.workers.assembly import task_of
+from cluster.workers.contribution_effect import SampledContribution
 from cluster.workers.evaluator import Evaluator
 from coordinator.errors import Unreachable
 from coordinator.fragments import take
-from coordinator.protocol import Fragment, Version
+from coordinator.protocol import Fragment, Island, Version
 
 TASK = """
 import dataclasses
@@ -115,9 +117,25 @@ class Shards:
 
     def __init__(self, *answers: Version | RayActorError | None) -> None:
         self.answers, self.asked = [*answers], 0
+        self.contribution: SampledContribution | RayError | None = None
+        self.evaluated: list[tuple[int, float]] = []
 
     def __getitem__(self, name: str) -> Any:
-        return SimpleNamespace(whole=SimpleNamespace(remote=self._whole))
+        calls = {
+            "whole": self._whole,
+            "contribution": self._contribution,
+            "status": lambda: {"t": 9},
+            "evaluated": lambda *loss: self.evaluated.append(loss),
+        }
+        return SimpleNamespace(
+            **{method: SimpleNamespace(remote=call) for method, call in calls.items()}
+        )
+
+    def _contribution(self, judge: str) -> SampledContribution | None:
+        assert judge == EVALUATOR
+        if isinstance(self.contribution, RayError):
+            raise self.contribution
+        return self.contribution
 
     def _whole(self, fragments: list[Fragment]) -> list[tuple[Version, np.ndarray]] | None:
         self.asked += 1
@@ -129,14 +147,15 @@ class Shards:
 
 @pytest.fixture
 def actor(monkeypatch: pytest.MonkeyPatch) -> Callable[..., EvaluatorActor]:
-    monkeypatch.setattr("ray.get", lambda answers: answers)
+    monkeypatch.setattr("ray.get", lambda answers, timeout=None: answers)
     monkeypatch.setattr("cluster.actors.evaluator.public_model.AGAIN_S", 0.0)
 
-    def made(shards: Shards) -> EvaluatorActor:
+    def made(shards: Shards, *, sums: bool = False) -> EvaluatorActor:
         config = {"task": {"preset": "byte-tiny"}, "islands": [{}], "sync": {"fragments": 1}}
         made = EvaluatorActor(parse(config).model_dump_json(), "evaluate")
         made._actors = cast("Any", shards)
         judge = SimpleNamespace(loss=lambda flats: flats[0].sum(), sample=lambda flats: 7.0)
+        judge.sample = (lambda flats: float(flats[0].sum())) if sums else judge.sample
         made._made = cast("Any", judge)
         return made
 
@@ -161,3 +180,30 @@ def test_missing_model_is_not_waited_for(
     monkeypatch.setattr("cluster.actors.evaluator.public_model.AWAY_S", 0.05)
     with pytest.raises(Unreachable, match="do not have the model"):
         actor(Shards(None)).loss([V3])
+
+
+# --- the effect of a contribution -----------------------------------------------------------------
+
+DELTA = np.array([4, 0, 0], np.float32)
+SAMPLED = SampledContribution(Island("local-0"), Fragment(0), V3, 0.5, DELTA)
+
+
+def test_evaluator_measures_a_contribution_only_if_it_is_asked_to(
+    actor: Callable[..., EvaluatorActor],
+) -> None:
+    shards = Shards(V4)
+    shards.contribution = SAMPLED
+    judge = actor(shards, sums=True)
+    assert judge.judge() is None
+    assert judge.judge(True) == (Island("local-0"), 0, 2.0)
+    assert shards.evaluated == [(9, 3.0), (9, 3.0)]
+
+
+@pytest.mark.parametrize("answer", [None, RayActorError(), GetTimeoutError()])
+def test_loss_is_measured_without_a_contribution_too(
+    actor: Callable[..., EvaluatorActor], answer: RayError | None
+) -> None:
+    shards = Shards(V4)
+    shards.contribution = answer
+    assert actor(shards, sums=True).judge(True) is None
+    assert shards.evaluated == [(9, 3.0)]

@@ -12,7 +12,6 @@ import pytest
 from archipelago.lab.bench.long_tape import Crew, config_for
 from archipelago.lab.bench.scale import layout_of
 from cluster.fleet.metrics_row import CURVE_SKETCHED, sketched
-from cluster.status import CURVE_KEPT
 from cluster.storage.files import aside_of
 from cluster.storage.folder import Folder
 from cluster.storage.metrics_log import MEGABYTE, MetricsLog, last_look
@@ -20,6 +19,7 @@ from cluster.syncer.counts import RECOVERIES_KEPT, SPANS_KEPT
 from cluster.syncer.island_measures import advanced
 from cluster.syncer.journal import NOTES, VITALS, Notes, read_notes
 from cluster.syncer.measures import Measures
+from cluster.syncer.merge_measures import CURVE_KEPT
 from coordinator.codec import Wire
 from coordinator.protocol import Incarnation, Island, Join, Life, Lost, Vitals
 from coordinator.state import initial

@@ -55,6 +55,7 @@ def a_full_status() -> Any:
         island["ideal_step_s"], island["step_deviation_s"] = 0.5, 0.01
         island["slow"], island["loss_spikes"] = False, 2
         island["metrics"] = {"accuracy": 0.5, "overflow": None}
+        island["contribution_effect"], island["harmful_contributions"] = -0.002, 1
     status["figures"]["loss_spikes"] = 4
     status["expected"] = ExpectedStatus(
         t=120, tokens=1_000_000, loss=2.4, low=2.3, high=2.5, heldout_loss=2.45, inside=True

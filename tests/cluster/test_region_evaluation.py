@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,11 +38,12 @@ from cluster.fleet.tracking import Trackers
 from cluster.names import region_evaluator
 from cluster.view import View
 from cluster.workers.border import Border, border_of
+from cluster.workers.contribution_effect import SampledContribution
 from cluster.workers.evaluator import Evaluator
-from cluster.workers.evaluator_answers import Judged, RegionLoss
+from cluster.workers.evaluator_answers import ContributionEffect, Judged, RegionLoss
 from cluster.workers.region_judge import RegionJudge
 from coordinator.fragments import Flat, Leaf, cut
-from coordinator.protocol import Version
+from coordinator.protocol import Fragment, Island, Version
 from islands.task import Task, load_task
 from tests.canaries import CANARIES, corpus_with_canaries, leaks, public_corpus
 from tests.cluster.test_controller import FINISHED, FakeCluster, config_of, fleet_of, seen
@@ -317,7 +319,7 @@ class RegionsCluster(FakeCluster):
             return super().evaluating(evaluator)
         loss = 3.0 if evaluator == region_evaluator("eu") else ActorDiedError()
         fake = FakeRegionEvaluator(RegionsClock(), evaluator)
-        fake.sampled = [RegionLoss(2, 2.5)]
+        fake.sampled = [RegionLoss(2, 2.5, ContributionEffect(Island("eu-0"), Fragment(0), -0.5))]
         fake.last = [RegionLoss(0, loss)] if isinstance(loss, float) else [loss]
         return fake
 
@@ -361,6 +363,14 @@ def test_run_has_a_loss_for_each_region_that_evaluates(tmp_path: Path) -> None:
     assert '"heldout_by_region": {"eu": 2.5, "us": null}' in rows, "us had no live island"
     assert '"heldout_by_region": {"eu": 3.0, "us": null}' in rows.splitlines()[-1]
     assert (cluster.actors, cluster.places) == ({}, {}), "nothing is left"
+
+
+def test_status_has_the_effect_of_a_contribution(tmp_path: Path) -> None:
+    look = seen(t=5, eu_0="live")
+    run_of(with_regions(), tmp_path / "run", *[look] * 40, FINISHED)
+    last = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1]
+    (island,) = [each for each in json.loads(last)["islands"] if each["island"] == "eu-0"]
+    assert (island["contribution_effect"], island["harmful_contributions"]) == (-0.5, 0)
 
 
 def test_region_can_be_left_out(tmp_path: Path) -> None:
@@ -473,9 +483,13 @@ def judge_in(
     *,
     t: Any = 12,
     leaks: bool = False,
+    sampled: SampledContribution | None = None,
     **task: Any,
 ) -> RegionJudge:
-    """Return the evaluation inside a region, of a run with this public model."""
+    """Return the evaluation inside a region, of a run with this public model.
+
+    `sampled`: what its shards give it to measure.
+    """
     logs = texts["eu"].parent / "logs"
     config = parse(
         {
@@ -492,7 +506,11 @@ def judge_in(
     if leaks:
         border = LeakyBorder(region, config.regions[region], region, logs / "leaky.log")
     return RegionJudge(
-        config.evaluated_in(region), border, lambda: (t, model), lambda versions: model
+        config.evaluated_in(region),
+        border,
+        lambda: (t, [(VERSIONS[0], flat) for flat in model]),
+        lambda versions: model,
+        lambda: sampled,
     )
 
 
@@ -514,9 +532,24 @@ def test_loss_of_a_region_is_that_of_its_own_text(texts: dict[str, Path]) -> Non
         judge = judge_in(region, texts, model)
         assert judge.judged == Judged(0, 0.0)
         found, sample = judge.loss(VERSIONS), judge.sample()
-        assert found == (0, pytest.approx(loss, abs=1e-6))
-        assert sample == (12, pytest.approx(own[region].sample(model), abs=1e-6))
+        assert found == (0, pytest.approx(loss, abs=1e-6), None)
+        assert sample == (12, pytest.approx(own[region].sample(model), abs=1e-6), None)
         assert judge.judged.batches > 0
+
+
+@pytest.mark.slow
+def test_effect_of_a_contribution_is_measured_on_the_text_of_its_region(
+    texts: dict[str, Path],
+) -> None:
+    judge = evaluator_of(texts["eu"])
+    drawn = np.random.default_rng(1).normal(0.0, 0.1, (2, judge.layout.parameters))
+    model, delta = drawn.astype(np.float32)
+    sampled = SampledContribution(Island("eu-0"), Fragment(0), VERSIONS[0], 0.25, delta)
+    answer = judge_in("eu", texts, [model], sampled=sampled).sample(measures=True)
+    assert isinstance(answer, RegionLoss)
+    loss, without = judge.sample([model]), judge.sample([model - np.float32(0.25) * delta])
+    assert answer == (12, pytest.approx(loss, abs=1e-6), ("eu-0", 0, pytest.approx(loss - without)))
+    assert judge_in("eu", texts, [model], sampled=sampled).sample() == answer._replace(effect=None)
 
 
 @pytest.mark.parametrize("error", [ValueError(), SystemExit(), KeyboardInterrupt()])

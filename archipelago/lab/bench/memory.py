@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cluster.config.rule import measures_effects
 from cluster.config.schema import Config
 from coordinator.chain import worth_keeping
 from coordinator.codec import Wire
@@ -20,6 +21,8 @@ STORED_BYTES = 12
 UNDO_BYTES = 8
 """Bytes of an element that are needed to undo a merge."""
 F32_BYTES = Wire.F32.bytes_of(1)
+SAMPLES = 2
+"""Contributions that a shard keeps for each evaluator: a staged one and a public one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,11 @@ def shard_terms(
     if Anchor(sync.anchor) is Anchor.CURRENT:
         former = sync.max_staleness * F32_BYTES * n
         terms.append(Term("former public fragments", former, "sync.max_staleness"))
+    if measures_effects(config):
+        judges = 1 + len(config.evaluated_regions)
+        taken = SAMPLES * judges * sync.wire_up.bytes_of(largest)
+        key = "monitor.contribution_effects"
+        terms.append(Term("contributions for evaluators", taken, key, peak=True))
     terms.append(Term("a difference being made", difference, "sync.wire_down", peak=True))
     terms.append(Term("a copy to store", STORED_BYTES * largest, "durability.every", peak=True))
     if not stored:

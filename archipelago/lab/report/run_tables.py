@@ -157,13 +157,14 @@ def islands_table(record: RunRecord) -> ReportTable | None:
             figure_text(each.get("contributions")),
             figure_text(each.get("restarts")),
             figure_text(each.get("cosine")),
+            figure_text(each.get("contribution_effect")),
             str(each.get("why") or "")[:LONGEST],
         ]
         for each in record.last.get("islands") or ()
     ]
     head = [
         "island", "state", "steps", "tokens/s", "loss", "contributions", "restarts", "cosine",
-        "reason",
+        "effect on the loss", "reason",
     ]  # fmt: skip
     return ReportTable(f"Islands of {record.name}", head, rows) if rows else None
 

@@ -9,15 +9,17 @@ import ray
 from ray.exceptions import RayActorError
 
 from cluster.actors.directory import Directory, setup_logging
+from cluster.actors.evaluator.contribution_source import ContributionSource
 from cluster.actors.evaluator.public_model import PublicModel, WantedModel, public_model
 from cluster.actors.fault_injection import Breakable
 from cluster.actors.restart import start_over
 from cluster.config.schema import Config
-from cluster.names import SYNCER
+from cluster.names import EVALUATOR, SYNCER
 from cluster.status import RunStatus
 from cluster.tasks import watch_process
+from cluster.workers.contribution_effect import effect_of
 from cluster.workers.environment import drop_stale_addresses
-from cluster.workers.evaluator_answers import Judged
+from cluster.workers.evaluator_answers import ContributionEffect, Judged
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import Fragment, Version
 
@@ -39,6 +41,7 @@ class EvaluatorActor(Breakable):
         self._together: TogetherEvaluator | None = None  # in its stead, if there are several hosts
         self._drawn: list[Flat] | None = None
         self._wanted = WantedModel(self._public)
+        self._contributions = ContributionSource(self._config, EVALUATOR)
 
     @property
     def _evaluator(self) -> Evaluator | TogetherEvaluator:
@@ -102,16 +105,22 @@ class EvaluatorActor(Breakable):
         """Return the loss as `loss` does, but over the windows of `judge`."""
         return self._evaluator.sample(self._wanted.of(versions))
 
-    def judge(self) -> None:
-        """Evaluate a copy of the public fragments, and send the loss to the syncer."""
+    def judge(self, measures: bool = False) -> ContributionEffect | None:
+        """Evaluate a copy of the public fragments, and send the loss to the syncer.
+
+        `measures`: whether to measure the effect of a contribution, too, and to return it.
+        """
+        sampled = self._contributions.take(self._actors) if measures else None
         try:
             status: RunStatus = ray.get(self._actors[SYNCER].status.remote())
             if (found := self._public()) is None:
-                return  # a shard is just coming back
+                return None  # a shard is just coming back
             loss = self._evaluator.sample([flat for _, flat in found])
             ray.get(self._actors[SYNCER].evaluated.remote(status["t"], loss))
         except RayActorError as error:  # one of them is being restarted: skip this time
             logging.info("not judged this time: %s", type(error).__name__)
+            return None
+        return effect_of(sampled, found, loss, self._config.sync.wire_up, self._evaluator.sample)
 
     def _public(self) -> PublicModel | None:
         """Return the public fragments, or with several hosts this host's ranges of them.

@@ -6,12 +6,14 @@ It runs on a node of the region, on one CPU thread, and takes no device from an 
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import ray
 from ray.exceptions import RayActorError
 
 from cluster.actors.directory import Directory, setup_logging
-from cluster.actors.evaluator.public_model import WantedModel, public_model
+from cluster.actors.evaluator.contribution_source import ContributionSource
+from cluster.actors.evaluator.public_model import PublicModel, WantedModel, public_model
 from cluster.actors.fault_injection import Breakable
 from cluster.actors.restart import start_over
 from cluster.config.schema import Config
@@ -22,7 +24,6 @@ from cluster.workers.border import border_of
 from cluster.workers.environment import drop_stale_addresses
 from cluster.workers.evaluator_answers import Judged, RegionLoss
 from cluster.workers.region_judge import RegionJudge
-from coordinator.fragments import Flat
 from coordinator.protocol import Version
 
 log = logging.getLogger("archipelago.evaluator")
@@ -41,22 +42,24 @@ class RegionEvaluatorActor(Breakable):
         watch_process(lambda error: start_over(f"a thread died: {error!r}"))
         self._config, self._actors = whole.evaluated_in(region), Directory(namespace)
         wanted = WantedModel(lambda: public_model(self._config, self._actors))
-        self._judge = RegionJudge(self._config, border, self._newest, wanted.of)
+        source = ContributionSource(self._config, region_evaluator(region))
+        take = partial(source.take, self._actors)
+        self._judge = RegionJudge(self._config, border, self._newest, wanted.of, take)
 
     @ray.method(concurrency_group="asking")
     def judged(self) -> Judged:
         """Return the progress, also during an evaluation."""
         return self._judge.judged
 
-    def sample(self) -> RegionLoss | str | None:
+    def sample(self, measures: bool = False) -> RegionLoss | str | None:
         """See `RegionJudge.sample`."""
-        return self._judge.sample()
+        return self._judge.sample(measures)
 
     def loss(self, versions: list[Version]) -> RegionLoss | str | None:
         """See `RegionJudge.loss`."""
         return self._judge.loss(versions)
 
-    def _newest(self) -> tuple[int, list[Flat]] | None:
+    def _newest(self) -> tuple[int, PublicModel] | None:
         """Return the syncer step and the public fragments; None while a process is away."""
         try:
             status: RunStatus = ray.get(self._actors[SYNCER].status.remote())
@@ -64,4 +67,4 @@ class RegionEvaluatorActor(Breakable):
         except RayActorError as error:  # one of them is being restarted: skip this time
             log.info("not evaluated this time: %s", type(error).__name__)
             return None
-        return None if found is None else (status["t"], [flat for _, flat in found])
+        return None if found is None else (status["t"], found)

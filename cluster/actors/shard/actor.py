@@ -21,6 +21,7 @@ from cluster.shard.fates import Fates
 from cluster.storage.open_depot import contribution_store, depot_of
 from cluster.syncer.collect import HandInAnswers
 from cluster.tasks import watch_process
+from cluster.workers.contribution_effect import SampledContribution
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import (
     ContributionId,
@@ -143,6 +144,10 @@ class ShardActor(Breakable):
         if not self._shard.has_model:
             return None
         return await asyncio.to_thread(self._shard.whole, fragments)
+
+    async def contribution(self, judge: str) -> SampledContribution | None:
+        """See `ContributionSamples.take`; `judge`: the name of the evaluator that asks."""
+        return await self.process.compute(self.process.samples.take, judge)
 
     async def probe(self, nbytes: int) -> Probe | None:
         """Return an object of that many bytes to measure a link; None while there is no model."""

@@ -14,9 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from cluster.actors.restart import code_changed, start_over
+from cluster.config.rule import judge_of
 from cluster.config.schema import Config
 from cluster.shard.arrays import warm_up
 from cluster.shard.build import first_of, shard_over, wires_of
+from cluster.shard.contribution_samples import ContributionSamples
 from cluster.shard.files import DepotFiles, keep_contributions
 from cluster.shard.storing_thread import StoringPace, StoringThread
 from cluster.source import user_sha256
@@ -50,8 +52,9 @@ class ShardProcess:
     """A shard with its threads, over the run's depot; for one event loop.
 
     `shard`: called on the arithmetic thread, unless its own documentation allows any thread.
-    `storing`: the thread that stores versions at the same time. `sizes`: the elements of each
-    fragment, once there is a model.
+    `storing`: the thread that stores versions at the same time. `samples`: the contributions kept
+    for evaluators; called on the arithmetic thread. `sizes`: the elements of each fragment, once
+    there is a model.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class ShardProcess:
         self.hands = ThreadPoolExecutor(os.cpu_count(), "hands")
         self.storing = StoringThread(StoringPace(config.durability.every == "auto"))
         self.shard = shard_over(config, self._means, self._spread)
+        self.samples = ContributionSamples(functools.partial(judge_of, config))
         self._seeded: Layout | None = None  # before the syncer has stored it
         self.sizes: tuple[int, ...] = ()
 
@@ -83,6 +87,7 @@ class ShardProcess:
         """Return the layout and the files of the shard, on its first use of them."""
         layout = self._seeded or load_layout(self._depot)
         self.sizes = (*layout.sizes,)
+        self.samples.state_fragment = layout.state_fragment
         store = FragmentStore(self._depot, layout, keep=self._config.durability.keep_snapshots)
         return layout, DepotFiles(store, self._fence, self.storing.pace)
 
@@ -121,6 +126,7 @@ class ShardProcess:
             if self._config.durability.keep_contributions:
                 for p in targets:
                     self._contributions.tidy(p)
+            self.samples.forget()
             return self.shard.recover(targets, generation)
 
         return await self._alone(recover)
@@ -165,18 +171,27 @@ class ShardProcess:
 
     def _merge(self, order: Merge) -> Merged | Unsound:
         """Merge; if a failed merge cannot be undone, restart the process with stored versions."""
+        found = self.samples.of(order, self.shard.inbox)
         try:
-            return self.shard.merge(order)
+            event = self.shard.merge(order)
         except (Damaged, OSError) as error:
             p, version = order.fragment, self.shard.version(order.fragment)
             start_over(f"{version} of fragment {p} cannot be had again: {error}")
+        if isinstance(event, Merged):
+            self.samples.merged(found)
+        return event
 
     async def publish(self, order: Publish) -> tuple[Publication, Sent] | None:
         """Make the staged version public as `Shard.publish` does.
 
         Errors: `Outdated`; the errors of `Shard.publish`.
         """
-        return await self.compute(self._obeying(order, self.shard.publish))
+        return await self.compute(self._obeying(order, self._publish))
+
+    def _publish(self, order: Publish) -> tuple[Publication, Sent] | None:
+        published = self.shard.publish(order)
+        self.samples.published(order.fragment, order.version)
+        return published
 
     async def drop(self, reference: Reference) -> None:
         """Free a contribution that will not be merged."""
