@@ -30,7 +30,7 @@ class SampledContribution(NamedTuple):
     version: Version
     """The version of the fragment that it was merged into, which is public."""
     weight: float
-    """Its weight in that merge; the weights of a merge sum to one."""
+    """The weight in that merge; the weights of a merge sum to one."""
     delta: Payload
     """The encoded delta, without moments."""
 

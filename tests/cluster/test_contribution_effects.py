@@ -357,7 +357,7 @@ def test_there_is_no_effect_on_a_model_that_was_rolled_back_or_has_no_finite_los
     sampled = SampledContribution(A, F0, Version(0, 2), 0.25, numbers(3))
     assert effect_of(None, model, 1.0, Wire.F32, lambda flats: 1.0) is None
     assert effect_of(sampled, model, 1.0, Wire.F32, lambda flats: 1.0) is None
-    sampled = sampled._replace(version=V1)
+    sampled = SampledContribution(A, F0, V1, 0.25, numbers(3))
     assert effect_of(sampled, model, 1.0, Wire.F32, lambda flats: math.nan) is None
     assert effect_of(sampled, model, math.inf, Wire.F32, lambda flats: 1.0) is None
 
