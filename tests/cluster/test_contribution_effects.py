@@ -43,6 +43,7 @@ from coordinator.protocol import (
     Incarnation,
     Island,
     Item,
+    Lease,
     Life,
     Merge,
     Merged,
@@ -240,7 +241,7 @@ class Fragments:
 
     def hand_in(self, island: Island, payload: Sent) -> Contribution:
         id_ = ContributionId(Life(island, Incarnation(1)), F0, self.now, self.now + 1)
-        progress = Progress(self.now + 1, 1, None)
+        progress = Progress(self.now + 1, 1, Lease(0))
         base = Version(0, self.now)
         said = HandIn(id_, base, self.now, 1, self.layout.fingerprint, progress)
         return self.shard.process.shard.receive(said, payload)
