@@ -6,6 +6,7 @@ own (`regions.NAME.durability.dir`) are stored only there.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from cluster.storage.sealed import SUFFIX, seal, unseal, verified_sha256
 from coordinator.codec import Sent, joined, split
 from coordinator.protocol import ContributionId, Fragment
 
+log = logging.getLogger("archipelago.depot")
 CONTRIBUTIONS = "contributions"
 
 
@@ -61,9 +63,15 @@ class ContributionStore:
         return verified_sha256(*self._place(contribution), layout)
 
     def tidy(self, p: Fragment) -> None:
-        """Delete temporary files of a fragment that crashed writers have left, best effort."""
+        """Delete temporary files of a fragment that crashed writers have left, best effort.
+
+        A store that cannot be reached is logged, because a shard restarts without it, too.
+        """
         for depot in self._depots():
-            depot.tidy(f"{_folder_of(p)}/")
+            try:
+                depot.tidy(f"{_folder_of(p)}/")
+            except OSError as error:
+                log.warning("temporary files in %s stay: %s", depot, error)
 
     def kept(self) -> Iterator[KeptContribution]:
         """Yield all kept contributions.
@@ -78,9 +86,8 @@ class ContributionStore:
 
     def _depots(self) -> list[Depot]:
         """Return each depot once: groups of one region share one."""
-        return list(
-            {str(depot): depot for depot in (self._depot, *self._of_group.values())}.values()
-        )
+        depots = self._depot, *self._of_group.values()
+        return list({str(depot): depot for depot in depots}.values())
 
     def _place(self, contribution: ContributionId) -> KeptContribution:
         life, fragment, start, stop = contribution

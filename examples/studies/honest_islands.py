@@ -78,7 +78,7 @@ CONTROLS = (
 
 @dataclass(slots=True)
 class Counts:
-    """What happened to the islands of a run."""
+    """Counts and norms of the islands of a run."""
 
     suspects: set[Island] = field(default_factory=set[Island])
     """Islands that were quarantined or on trial at any time."""

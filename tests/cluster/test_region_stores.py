@@ -148,3 +148,15 @@ def test_temporary_files_in_all_stores_are_deleted(tmp_path: Path) -> None:
     assert all(each.exists() for each in left)
     store.tidy(Fragment(0))
     assert not any(each.exists() for each in left)
+
+
+def test_shard_comes_back_though_the_store_of_a_region_is_away(tmp_path: Path) -> None:
+    main, lost = Folder(tmp_path / "main"), Folder(tmp_path / "file")
+    (left := main.path / CONTRIBUTIONS / "f0000" / ".x.1").parent.mkdir(parents=True)
+    left.touch()
+    lost.path.touch()  # no folder, so that listing it raises
+    ContributionStore(main, {"eu": lost}).tidy(Fragment(0))
+    assert not left.exists()
+    left.touch()
+    ContributionStore(lost, {"eu": main}).tidy(Fragment(0))
+    assert not left.exists()
