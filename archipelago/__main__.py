@@ -4,10 +4,12 @@ It checks where our packages come from before it imports any of them: a foreign 
 that comes first on the path would end the command with an unhelpful traceback.
 """
 
+import json
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
 if sys.version_info < (3, 11):  # noqa: UP036 - a job runs on whatever the cluster has
     sys.exit("archipelago: Python 3.11 or newer is needed")
@@ -23,20 +25,25 @@ def start() -> None:
     try:
         from archipelago.cli.main import main
     except ModuleNotFoundError as error:
-        print(
-            f"archipelago: this Python ({sys.executable}) lacks {error.name}: "
-            "install archipelago's dependencies where the cluster's Ray is",
-            file=sys.stderr,
+        _refuse(
+            f"this Python ({sys.executable}) lacks {error.name}: "
+            "install archipelago's dependencies where the cluster's Ray is"
         )
-        sys.exit(MISTAKEN)
     main()
 
 
 def refuse_foreign() -> None:
     """Exit with code 2 if another project's package would be imported in place of one of ours."""
     if wrong := [*foreign()]:
-        sys.stderr.writelines(f"archipelago: {line}\n" for line in wrong)
-        sys.exit(MISTAKEN)
+        _refuse(*wrong)
+
+
+def _refuse(message: str, *further: str) -> NoReturn:
+    """Print the lines, with `--json` also as `archipelago.cli.main.error_json`, and exit with 2."""
+    sys.stderr.writelines(f"archipelago: {line}\n" for line in (message, *further))
+    if "--json" in sys.argv:
+        print(json.dumps({"error": {"kind": "mistake", "message": message, "hints": further}}))
+    sys.exit(MISTAKEN)
 
 
 def foreign() -> Iterator[str]:

@@ -21,6 +21,7 @@ def scale(
     name: NamedRun,
     counts: Annotated[list[str], typer.Argument(metavar="GROUP=N ...", help="Islands to have.")],
     address: ClusterAddress = None,
+    as_json: Json = False,
 ) -> None:
     """Set the number of islands of groups in a live run; leaving islands hand in their work first.
 
@@ -31,6 +32,9 @@ def scale(
     from cluster.launch.client import scale
 
     scale(live, wanted)
+    if as_json:
+        print(json_text({"run": live.run, "islands": wanted}))
+        return
     sizes = ", ".join(f"{group} = {count}" for group, count in wanted.items())
     Console().print(f"{live.run}: {sizes}; `archipelago status` shows how far it is")
 
@@ -48,6 +52,7 @@ def drain(
     name: NamedRun,
     island: Annotated[str, typer.Argument(metavar="ISLAND", help="Its name, such as local-0.")],
     address: ClusterAddress = None,
+    as_json: Json = False,
 ) -> None:
     """Let one island hand in its work and leave; its group then has one island less.
 
@@ -57,7 +62,10 @@ def drain(
     from cluster.launch.client import drain
 
     drain(live, Island(island))
-    Console().print(f"{live.run}: {island} hands in its work and leaves")
+    if as_json:
+        print(json_text({"run": live.run, "island": island}))
+    else:
+        Console().print(f"{live.run}: {island} hands in its work and leaves")
 
 
 def chaos(
@@ -139,7 +147,7 @@ def save(
         Console().print(f"{live.run}: its model is in {saved_path}")
 
 
-def stop(name: RunName = None, address: ClusterAddress = None) -> None:
+def stop(name: RunName = None, address: ClusterAddress = None, as_json: Json = False) -> None:
     """Stop a run gracefully: all islands hand in their work, and it ends with its summary.
 
     Example: archipelago stop runs/demo
@@ -148,4 +156,7 @@ def stop(name: RunName = None, address: ClusterAddress = None) -> None:
     from cluster.launch.client import stop
 
     stop(live)
+    if as_json:
+        print(json_text({"run": live.run}))
+        return
     Console().print(f"{live.run} was asked to stop; its terminal, or its job, prints the summary")

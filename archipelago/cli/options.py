@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from cluster.storage import runs
 from coordinator.errors import UserMistake
 
 FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
 """The exit codes of failures; 0 is success."""
+
+
+class Interrupted(Exception):
+    """Ctrl-C in a command that does not handle it; exit code 130."""
+
+
+class Application(TyperGroup):
+    """The application; it reports Ctrl-C as `Interrupted`, and Typer does not exit by itself."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command in `ctx`, the context of the arguments, and return its result.
+
+        Errors: `Interrupted` if Ctrl-C was pressed and the command has not handled it.
+        """
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise Interrupted from error
+
+
 app = typer.Typer(
     name="archipelago",
+    cls=Application,
     help="Train one model on many islands of compute, without keeping them in step.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -44,6 +44,7 @@ def up(
     prefix: Annotated[str, typer.Option(help="The first half of all addresses.")] = "10.77",
     detach: Annotated[bool, typer.Option(help="Return, and leave it up until `wan down`.")] = False,
     force: Annotated[bool, typer.Option(help="Also above half of this machine's ceiling.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Bring up regions with thin links and latency, and a Ray cluster in them; needs root.
 
@@ -56,33 +57,42 @@ def up(
 
     names = region or [f"r{number}" for number in range(regions)]
     network = Network.planned(name, prefix, names, gbit, rtt_ms, tuned=tuned)
-    console = Console()
+    console = Console(stderr=as_json)
     size = nodes.NodeSize(cpus, store_mb) if ray else None
 
     def say(text: str) -> None:
         console.print(text, soft_wrap=True, highlight=False)
 
-    def say_how_to_submit() -> None:
+    def say_how_to_submit(latency: rig.Latency) -> None:
         head = network.address(0)
+        token = str(nodes.token_file(network))
+        jobs = f"http://{head}:{nodes.JOBS_PORT}"
+        if as_json:
+            cluster = {"address": f"{head}:{nodes.PORT}", "jobs": jobs, "token_file": token}
+            found = {"name": name, "links": rig.links(network)}
+            found |= {"ceiling_gbit": latency.ceiling_gbit, "ray": cluster if ray else None}
+            print(json_text(found), flush=True)
         if ray:
             say(
-                f"Ray: address {head}:{nodes.PORT}, job server http://{head}:{nodes.JOBS_PORT}\n"
-                f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={nodes.token_file(network)}\n"
-                f"archipelago submit CONFIG.toml --address http://{head}:{nodes.JOBS_PORT}"
+                f"Ray: address {head}:{nodes.PORT}, job server {jobs}\n"
+                f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={token}\n"
+                f"archipelago submit CONFIG.toml --address {jobs}"
             )
 
     if detach:
-        rig.up(network, say, size=size, force=force)
-        say_how_to_submit()
+        say_how_to_submit(rig.up(network, say, size=size, force=force))
         return
-    with suppress(KeyboardInterrupt), rig.running(network, say, size=size, force=force):
-        say_how_to_submit()
+    with (
+        suppress(KeyboardInterrupt),
+        rig.running(network, say, size=size, force=force) as latency,
+    ):
+        say_how_to_submit(latency)
         say("up; Ctrl-C takes it down")
         signal.pause()
 
 
 @wan.command()
-def down(name: Name = DEFAULT_NAME) -> None:
+def down(name: Name = DEFAULT_NAME, as_json: Json = False) -> None:
     """End and remove a network with all its processes, also after a crash.
 
     Example: archipelago wan down
@@ -91,6 +101,9 @@ def down(name: Name = DEFAULT_NAME) -> None:
 
     kernel.need_root()
     found = rig.down(name)
+    if as_json:
+        print(json_text({"name": name, "removed": found}))
+        return
     Console().print(f"removed: {', '.join(found)}" if found else f"nothing of {name} is there")
 
 
@@ -108,6 +121,7 @@ def change(
     store_mb: Annotated[int, typer.Option(min=80, help="MiB of its object store.")] = 512,
     name: Name = DEFAULT_NAME,
     force: Annotated[bool, typer.Option(help="Also above half of this machine's ceiling.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Change links while a run uses them.
 
@@ -121,6 +135,8 @@ def change(
     if node:
         for region in regions or [each.name for each in network.regions]:
             rig.restart_node(name, region, nodes.NodeSize(cpus, store_mb))
+    if as_json:
+        print(json_text({"name": name, "links": rig.links(network)}))
 
 
 @wan.command()

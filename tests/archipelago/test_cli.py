@@ -82,8 +82,11 @@ def refused(cli: Cli, here: Path, *arguments: str) -> str:
     before = files(here)
     code, out, err = cli("run", "run.toml", "--run-dir", "new", "--json", *arguments)
     assert code == 2
-    assert out == "", "where a script reads JSON there is nothing"
     assert err.startswith("archipelago: ")
+    error = json.loads(out)["error"]
+    assert error["kind"] == "mistake"
+    lines = [line.strip() for line in err.removeprefix("archipelago: ").splitlines()]
+    assert [error["message"], *error["hints"]] == lines
     assert "Traceback" not in err
     assert files(here) == before
     assert not ray.is_initialized()
