@@ -39,7 +39,14 @@ class HubLink:
     rtt_s: float
     """The round trip, in seconds."""
     islands: float
-    """The number of islands whose messages cross the link."""
+    """The number of islands behind the link, times the share of the model that is not behind it."""
+    served: float = 0.0
+    """The number of other islands, times the share of the model whose shards are behind it."""
+
+    @property
+    def exchanges(self) -> float:
+        """The number of times that the link carries the whole model each way in a period."""
+        return self.islands + self.served
 
     @property
     def text(self) -> str:
@@ -101,8 +108,12 @@ class Interval:
 def load(
     model: ModelBytes, link: HubLink, step_s: float, *, every: int, fragments: int
 ) -> LinkLoad:
-    """Return the load of a link with this H and this P."""
-    up, down = (8 * link.islands * model.parameters * each for each in (model.up, model.down))
+    """Return the load of a link with this H and this P.
+
+    Shards behind the link receive towards the islands and publish towards the hub.
+    """
+    up = 8 * model.parameters * (link.islands * model.up + link.served * model.down)
+    down = 8 * model.parameters * (link.islands * model.down + link.served * model.up)
     needs_up, needs_down = up / (every * step_s), down / (every * step_s)
     uses = (needs_up / link.up_bit_s, needs_up), (needs_down / link.down_bit_s, needs_down)
     transfers_s = (up / link.up_bit_s + down / link.down_bit_s) / fragments
@@ -237,9 +248,12 @@ class _Plan:
         link = busiest.link
         if busiest.use > MOST_USE:
             needs = busiest.needs_bit_s / MOST_USE / 1e9
+            exchanges = f"{link.islands:g} islands"
+            if link.served:
+                exchanges = f"{link.exchanges:g} exchanges of the model"
             return (
-                f"{link.text} carries no plan: even H = {self.every}, with {link.islands:g} "
-                f"islands and steps of {self.step_s:.3g} s, needs {needs:.3g} Gbit/s"
+                f"{link.text} carries no plan: even H = {self.every}, with {exchanges} and "
+                f"steps of {self.step_s:.3g} s, needs {needs:.3g} Gbit/s"
             )
         return (
             f"a round over {slowest.link.text} takes {slowest.round_s:.3g} s, and with H = "

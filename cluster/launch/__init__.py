@@ -24,6 +24,7 @@ the run ends, the process stops all of it, and nothing else.
     auto_interval  H and P of `sync.every = "auto"`, chosen before the start
     step_probe     measurement of a step, on the devices of an island
     hub_links      measurement of the links that a run uses, within seconds
+    region_shares  the shares of the shards in each region; readers of the public corpus
     link_check     comparison of the measured links with what a run sends
     corpus_check   the check of each region's corpus on a node of that region
     cluster_checks  checks of regions and addresses against the nodes

@@ -20,6 +20,7 @@ from cluster.actors.start import NODE_ID
 from cluster.config.schema import Config
 from cluster.fleet.placement import Node, expected_islands
 from cluster.launch.links import REGION, LinkProbe
+from cluster.launch.region_shares import readers_of_source, shard_shares
 from coordinator.errors import UserMistake
 from coordinator.interval import HubLink
 from islands.own_wire import AnyWire, decoded_of, encoded
@@ -74,6 +75,10 @@ class _Site:
     name: str
     address: str
     islands: float
+    others: float
+    """The islands of other regions."""
+    held: float
+    """The share of the shards that are in this region."""
     probe: Any
     is_public: bool
     """Whether islands will be here that read `data.source`."""
@@ -167,19 +172,19 @@ def _sites(config: Config, nodes: Sequence[Node], here: str) -> list[_Site]:
         name = node.labels.get(REGION, "the other nodes")
         first, count = found.get(name, (node, 0.0))
         found[name] = first, count + islands[known]
+    total, held = sum(islands.values()), shard_shares(config, nodes)
     return [
-        _Site(name, node.name, count, _probe(node.labels[NODE_ID]), node.labels[NODE_ID] in public)
+        _Site(
+            name,
+            node.name,
+            count,
+            total - count,
+            held.get(name, 0.0),
+            _probe(node.labels[NODE_ID]),
+            node.labels[NODE_ID] in public,
+        )
         for name, (node, count) in found.items()
     ]
-
-
-def readers_of_source(config: Config, nodes: Sequence[Node]) -> set[str]:
-    """Return Ray's ids of the nodes with islands that read `data.source`.
-
-    Islands of a region with a table read the corpus of their region.
-    """
-    reading = tuple(group for group in config.islands if config.region_of(group) is None)
-    return {*expected_islands(config.model_copy(update={"islands": reading}), nodes)}
 
 
 def address_of(nodes: Sequence[Node], known: str) -> str:
@@ -214,7 +219,14 @@ class _Measurement:
         up = self._rates(rtts, towards_hub=True)
         down = self._rates(up, towards_hub=False)
         links = tuple(
-            HubLink(f"the link to {name}", up[name], down[name], rtts[name] / 1000, site.islands)
+            HubLink(
+                f"the link to {name}",
+                up[name],
+                down[name],
+                rtts[name] / 1000,
+                site.islands * (1.0 - site.held),
+                site.others * site.held,
+            )
             for name, site in self._sites.items()
             if name in down
         )

@@ -45,11 +45,18 @@ def line(config: Config, layout: Layout, thin: LinkLoad, step_s: float) -> str:
     remedies.append('sync.wire_up and sync.wire_down = "int4"')
     return (
         f"{thin.link.name} is too thin for this run: with H = {every} and steps of {step_s:.3g} s "
-        f"the islands behind it ({thin.link.islands:.3g}) send "
+        f"{_behind(thin.link)} send "
         f"{thin.needs_bit_s / 1e9:.3g} Gbit/s, it carries {has / 1e9:.3g}, and at most "
         f"{MOST_USE:.0%} of that should be used; use "
         f"{', '.join(remedies)}, or fewer islands"
     )
+
+
+def _behind(link: HubLink) -> str:
+    """Return what sends over a link, in words."""
+    if link.served:
+        return f"the islands and shards behind it ({link.exchanges:.3g} exchanges of the model)"
+    return f"the islands behind it ({link.islands:.3g})"
 
 
 def refuse_or_warn(

@@ -7,19 +7,22 @@ from typing import cast
 
 import pytest
 
+from cluster.config.interval_inputs import model_bytes
 from cluster.config.load import parse
 from cluster.config.schema import Config
 from cluster.fleet.placement import NODE_ID, Node
 from cluster.launch.cluster_checks import region_problems
-from cluster.launch.hub_links import HubMeasured, readers_of_source
+from cluster.launch.hub_links import HubMeasured
 from cluster.launch.link_check import PaceWatch, refuse_or_warn
+from cluster.launch.region_shares import readers_of_source, shard_shares
 from cluster.status import RunStatus
 from coordinator.errors import UserMistake
 from coordinator.fragments import Layout, Leaf, cut
-from coordinator.interval import HubLink
+from coordinator.interval import HubLink, load
 
 SOUND = '[task]\npreset = "byte-tiny"\n[[islands]]\ngroup = "us"\ncount = 3\n'
 LAYOUT: Layout = cut([Leaf("w", (4800, 1000))], 8)
+DEPOT = 'durability.dir="/mnt/shared"'
 BITS = 4.8e6 * 16 * 3
 """Bits of three islands that send the whole model once, in bf16."""
 
@@ -59,6 +62,29 @@ def test_warning_names_what_the_link_needs_has_and_what_to_change() -> None:
     ):  # fmt: skip
         assert words in line
     assert said_about(0.1, "sync.every=24", "sync.fragments=24") == [], "the advice helps"
+
+
+def test_shards_behind_a_link_add_their_exchanges_to_its_load() -> None:
+    """Four regions with an island and a shard each: 3/4 of an exchange, and 3 times 1/4."""
+    every_s, bits = 8 * 0.2, BITS / 3
+    spread = HubLink("the link to us", 2.0 * bits / every_s, 2.0 * bits / every_s, 0.0, 0.75, 0.75)
+    lines = list[str]()
+    refuse_or_warn(config(), LAYOUT, [spread], 0.2, lines.append)
+    (line,) = lines
+    assert "the islands and shards behind it (1.5 exchanges of the model) send" in line
+    assert load(model_bytes(config(), 4.8e6), spread, 0.2, every=8, fragments=8).use == (
+        pytest.approx(0.75)
+    )
+
+
+def test_shards_are_shared_out_over_the_regions_that_may_have_them() -> None:
+    nodes = [node(f"10.0.0.{n}", region=name) for n, name in enumerate(("eu", "us", "asia"))]
+    labels = 'sync.shard_labels={region="in(eu,us)"}'
+    assert shard_shares(config(), nodes) == {}
+    assert shard_shares(config("sync.shards=4"), nodes) == {}, "all are at the hub"
+    assert shard_shares(config("sync.shards=4", labels, DEPOT), nodes) == {"eu": 0.5, "us": 0.5}
+    three = shard_shares(config("sync.shards=3", labels, DEPOT), nodes)
+    assert sorted(three.values()) == pytest.approx([1 / 3, 2 / 3])
 
 
 def test_link_on_which_not_one_fragment_passes_is_refused_unless_forced() -> None:

@@ -166,6 +166,18 @@ def test_worst_of_several_links_decides_and_is_named() -> None:
     assert "the link to us (0.2 Gbit/s, 80 ms) is used to 64%" in made.why
 
 
+def test_shards_behind_a_link_send_versions_and_receive_contributions() -> None:
+    """Contributions of 1 byte and versions of 2 bytes a parameter, of a million parameters."""
+    unequal = ModelBytes(1e6, 1.0, 2.0)
+    own, shards = (HubLink("a", 1e8, 1e8, 0.0, *counts) for counts in ((3, 0), (0, 3)))
+    both = HubLink("a", 1e8, 1e8, 0.0, 3, 3)
+    loads = [load(unequal, each, 1.0, every=8, fragments=8) for each in (own, shards, both)]
+    assert [each.needs_bit_s for each in loads] == [6e6, 6e6, 9e6]
+    assert loads[0].round_s == loads[1].round_s == loads[2].round_s / 2
+    slow_up = HubLink("up", 1e6, 1e12, 0.0, 0, 3)
+    assert load(unequal, slow_up, 1.0, every=8, fragments=8).needs_bit_s == 6e6, "versions"
+
+
 def test_slow_direction_alone_decides() -> None:
     slow_up = HubLink("up", 2e8, 1e10, 0.08, 3)
     slow_down = HubLink("down", 1e10, 2e8, 0.08, 3)

@@ -239,9 +239,20 @@ def test_auto_interval_of_a_setting_is_the_choice_of_a_run_on_its_links() -> Non
     use = 12e9 * 4.25 * 3 / (auto.every * 5.0) / 2e9
     assert (auto.every, auto.fragments, auto.fits) == (24, 24, True)
     assert auto.busiest.use == pytest.approx(use)
-    assert auto.busiest.link.islands == 3
+    assert auto.busiest.link.exchanges == 3
     thin = cluster_of(two_regions(0.01, parameters=12e9, step_s=5.0))
     assert not setting_traffic.auto_interval(settings.Setting((3, 3), 24, "int4", 0), thin).fits
+
+
+def test_auto_interval_counts_the_shards_of_each_region() -> None:
+    given = four_regions(0.1, parameters=1e9, tokens=1e11, step_s=2.0)
+    cluster, setting = cluster_of(given), settings.Setting((1, 1, 1, 1), 24, "int4", 0)
+    moving = setting_traffic.traffic(setting, cluster)
+    assert len(moving.shard_regions) == 4
+    auto = setting_traffic.auto_interval(setting, cluster)
+    assert auto.busiest.link.exchanges == pytest.approx(1.5)
+    needs_gbit_s = moving.gbit_s[moving.where] * setting.every / auto.every
+    assert auto.busiest.needs_bit_s == pytest.approx(1e9 * needs_gbit_s)
 
 
 def test_cluster_is_simulated_in_all_configurations(tmp_path: Path) -> None:

@@ -54,20 +54,18 @@ class SettingTraffic:
 def auto_interval(setting: Setting, cluster: ClusterFile) -> Interval:
     """Return the H and P that a run with `sync.every = "auto"` would choose on these links.
 
-    The syncer is in the region that `traffic` chooses. Shards are on as many nodes as their links
-    need, up to one for each fragment.
+    Syncer and shards are in the regions that `traffic` chooses. Shards are on as many nodes as
+    their links need, up to one for each fragment.
     """
-    syncer, members = traffic(setting, cluster).syncer, _members(setting, cluster)
+    moving = traffic(setting, cluster)
     nodes_bit_s = MOST_FRAGMENTS * cluster.syncer.gbit_s * 1e9
     links = [HubLink("the shards' nodes", nodes_bit_s, nodes_bit_s, 0.0, setting.total)]
-    hub = cluster.region(syncer)
-    for region in cluster.regions:
-        at_hub = region.name == syncer
-        count = setting.total - members[syncer] if at_hub else members[region.name]
-        latency_ms = hub.latency_ms + (0.0 if at_hub else region.latency_ms)
-        if count:
-            rate = region.gbit_s * 1e9
-            links.append(HubLink(region.name, rate, rate, 2 * latency_ms / 1000, count))
+    for name, (own, served) in _exchanges(setting, cluster, moving.shard_regions).items():
+        others = [cluster.region(each) for each in moving.shard_regions if each != name]
+        if own or served:
+            rate, at = cluster.region(name).gbit_s * 1e9, cluster.region(name)
+            latency_ms = at.latency_ms + max((each.latency_ms for each in others), default=0.0)
+            links.append(HubLink(name, rate, rate, 2 * latency_ms / 1000, own, served))
     wire = BITS[setting.wire] / 8
     model = ModelBytes(cluster.training.parameters, wire, wire)
     return choose(model, links, step_s(cluster))
@@ -79,6 +77,22 @@ def _members(setting: Setting, cluster: ClusterFile) -> dict[str, int]:
     for group, count in zip(cluster.groups, setting.learners, strict=True):
         members[group.region] += count
     return members
+
+
+def _exchanges(
+    setting: Setting, cluster: ClusterFile, shard_regions: Sequence[str]
+) -> dict[str, tuple[float, float]]:
+    """Return how often each region's link carries the model, each way and period.
+
+    First for the region's own learners with shards elsewhere, second for learners elsewhere with
+    the region's shards. Each of `shard_regions` has an equal part of the model.
+    """
+    homes = len(shard_regions)
+    held = dict.fromkeys(shard_regions, 1.0 / homes)
+    return {
+        name: (count * (1.0 - held.get(name, 0.0)), (setting.total - count) * held.get(name, 0.0))
+        for name, count in _members(setting, cluster).items()
+    }
 
 
 def traffic(setting: Setting, cluster: ClusterFile) -> SettingTraffic:
@@ -107,10 +121,9 @@ def _traffic(
     fragment_gbit_s = fragment_bits / gap_s / 1e9
     members, homes = _members(setting, cluster), len(shard_regions)
     away = {name: (homes - (name in shard_regions)) / homes for name in members}  # of its fragments
-    held = {name: 1.0 - share if name in shard_regions else 0.0 for name, share in away.items()}
     gbit_s = {
-        name: fragment_gbit_s * ((setting.total - count) * held[name] + count * away[name])
-        for name, count in members.items()
+        name: fragment_gbit_s * (own + served)
+        for name, (own, served) in _exchanges(setting, cluster, shard_regions).items()
     }
     uses = {name: load / cluster.region(name).gbit_s for name, load in gbit_s.items()}
     busiest = max(uses, key=lambda name: uses[name])
