@@ -22,7 +22,8 @@ def tell(bench: str, figures: Mapping[str, object], talk: Console, *, as_json: b
         talk.print(f"[bold]{name}")
         talk.print(figures_table(part))
     for name, goal in GOALS.get(bench, {}).items():
-        talk.print(f"{name}: {goal}: {verdict(goal, name, figures)}")
+        if name in figures:
+            talk.print(f"{name}: {goal}: {verdict(goal, name, figures)}")
     rows = figures.get("rows")
     if isinstance(rows, list) and rows:
         talk.print(rows_table(rows))

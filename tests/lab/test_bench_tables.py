@@ -90,6 +90,13 @@ def test_goal_is_reached_if_the_whole_interval_meets_it(
     assert verdict(goal, "gap_percent", {**figures, "coverage": coverage}) == said
 
 
+def test_coverage_of_a_single_figure_counts_for_it_alone() -> None:
+    goal = GOALS["wan"]["speedup"]
+    figures = {"speedup": 32.0, "speedup_low": 31.0, "speedup_high": 33.0, "speedup_coverage": 0.98}
+    assert verdict(goal, "speedup", {**figures, "coverage": 0.5}) == "reached"
+    assert verdict(goal, "speedup", {**figures, "speedup_coverage": 0.5}) == "inconclusive"
+
+
 def test_count_needs_no_interval() -> None:
     goal = GOALS["faults"]["lost_merges"]
     assert verdict(goal, "lost_merges", {"lost_merges": 0, "coverage": 0.5}) == "reached"

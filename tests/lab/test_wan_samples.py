@@ -14,6 +14,7 @@ from archipelago.lab.bench.wan_samples import (
     RunSample,
     over_periods,
     peak_over_mean,
+    rate_interval,
     run_sample,
 )
 from coordinator.errors import RunFailed
@@ -29,6 +30,17 @@ def test_measurement_without_merges_has_its_participants() -> None:
     assert over_periods([RunSample(5, 3.0, 0.0)] * 3)["mean_participants"] == 3.0
 
 
+def test_rate_of_merged_tokens_has_the_interval_of_its_periods() -> None:
+    """Periods of 2 s with 10, 20, ... tokens; with six of them the interval is their range."""
+    samples = [RunSample(0, 1.0, 0.0, 0.0, 5.0)]
+    for period in range(1, 7):
+        last = samples[-1]
+        samples.append(RunSample(0, 1.0, 0.0, last.tokens + 10.0 * period, last.at_s + 2.0))
+    found = rate_interval(samples)
+    assert (found["tokens_per_s_low"], found["tokens_per_s_high"]) == (5.0, 30.0)
+    assert (found["samples"], found["coverage"]) == (6, pytest.approx(1 - 2 / 2**6))
+
+
 @pytest.mark.parametrize(
     ("queues_s", "growth_s"), [([1.0, 2.0, 1.0, 2.0], 0.0), ([1.0, 2.0, 3.0, 4.0], 2.0), ([9.0], 0)]
 )
@@ -41,6 +53,8 @@ def test_sample_has_the_oldest_queue_of_all_links() -> None:
     links = [{"queue_s": 0.5}, {"queue_s": 2.0}]
     assert run_sample({"merges": 3, "participants": 2.5, "links": links}) == RunSample(3, 2.5, 2.0)
     assert run_sample({"merges": 3, "participants": 2.5}).queue_s == 0.0
+    status = {"merges": 3, "participants": 2.5, "figures": {"tokens_merged": 7.0}}
+    assert run_sample(status, at_s=9.0) == RunSample(3, 2.5, 0.0, 7.0, 9.0)
 
 
 def counted(rate_of_part: list[float], periods: int) -> tuple[list[float], list[int]]:

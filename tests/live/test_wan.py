@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -28,7 +29,7 @@ from archipelago.lab.checks.token_counts import count_problems
 from archipelago.lab.wan import ceiling, kernel, nodes, rig
 from archipelago.lab.wan.network import Network, read
 from coordinator.errors import UserMistake
-from tests.live.cli import ROOT, Place, finish, place
+from tests.live.cli import ROOT, Place, finish, place, until
 from tests.live.over_links import happens, left_of, own_name, started
 from tests.live.prometheus import prometheus_of
 
@@ -111,6 +112,7 @@ def test_full_links_leave_all_nodes_alive() -> None:
     )
     assert figures["objects"] > 2 * plan.at_once * len(plan.regions)
     assert figures["link_fraction"] > 0.2, "else the links were not full"
+    assert 0.02 <= figures["call_median_s"] <= figures["call_longest_s"] < 10.0, "20 ms away"
     assert left_of(wan_bulk.NAME) == []
 
 
@@ -136,6 +138,67 @@ def test_point_that_is_too_fast_for_this_machine_is_left_out_of_the_bench() -> N
     with pytest.raises(UserMistake, match="the links together carry up to 200 Gbit/s"):
         bench_wan.wan(points[:1], methods=["data-parallel"], choices=[(1, 1)], say=print)
     assert left_of(bench_wan.NAME) == []
+
+
+@pytest.mark.long
+def test_bench_compares_decoupled_with_data_parallel_training() -> None:
+    """A million parameters over 0.05 Gbit/s: a ring needs 0.48 s for each step of 0.05 s."""
+    point = WanPoint(0.05, 20.0, 1_000_000, 0.05, every=8)
+    methods = ["data-parallel", "decoupled"]
+    figures = bench_wan.wan([point], methods=methods, choices=[(4, 1)], periods=10, say=print)
+    parallel, decoupled = figures["rows"]
+    assert [parallel["method"], decoupled["method"]] == methods
+    for row in figures["rows"]:
+        assert 0.0 < row["compute_utilisation"] <= 1.05
+        assert row["tokens_per_s"] <= 1.05 * 4 * 1024 / point.step_s, "four islands, no break"
+    assert parallel["bytes_per_token"] == pytest.approx(2 * 0.75 * 2 * 1_000_000 / 1024)
+    payloads = 2 * 1_000_000 * 17 / 32 / point.every / 1024  # each way, int4 with its scales
+    assert decoupled["bytes_per_token"] == pytest.approx(payloads, rel=0.5)
+    ratio = decoupled["tokens_per_s"] / parallel["tokens_per_s"]
+    assert figures["speedup"] == pytest.approx(ratio)
+    assert figures["speedup_low"] <= figures["speedup"] * 1.2
+    assert figures["speedup_high"] >= figures["speedup"] / 1.2
+    assert figures["speedup_samples"] == 10
+    assert figures["speedup"] > 3.0, "the bytes alone allow ten"
+    assert figures["mean_participants"] > 3.0
+    assert 0.0 < figures["transfer_fraction_low"] <= figures["transfer_fraction_high"] < 1.2
+    assert left_of(bench_wan.NAME) == []
+
+
+REGIONS_ALIVE = """
+import json, sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False)
+print(json.dumps([node["Labels"].get("region") for node in ray.nodes() if node["Alive"]]))
+"""
+"""A script that prints the regions of the nodes that a cluster considers alive."""
+
+
+def regions_alive(network: Network) -> list[str]:
+    command = [sys.executable, "-c", REGIONS_ALIVE, f"{network.address(0)}:{nodes.PORT}"]
+    inside = kernel.inside(network.namespace(network.regions[0]), *command)
+    env = nodes.environment(network)
+    done = subprocess.run(inside, check=True, capture_output=True, text=True, env=env)
+    found: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return sorted(found)
+
+
+@pytest.mark.long
+def test_node_of_a_region_that_has_ended_is_started_again() -> None:
+    network = Network.planned(own_name(), "10.79", ["eu", "us"], GBIT, RTT_MS)
+    size = nodes.NodeSize(cpus=1.0, store_mb=100)
+    with rig.running(network, print, size=size, force=True):
+        assert regions_alive(network) == ["eu", "us"]
+        of_us = nodes.CHILDREN[-1]
+        of_us.terminate()
+        of_us.wait(60.0)
+        until(lambda: regions_alive(network) == ["eu"])
+        command = [sys.executable, "-m", "archipelago", "wan", "set", "us", "--start-node"]
+        options = ["--name", network.name, "--cpus", "1", "--store-mb", "100", "--json"]
+        done = subprocess.run([*command, *options], check=True, capture_output=True, text=True)
+        links = json.loads(done.stdout)["links"]
+        assert [link["region"] for link in links] == ["eu", "us"]
+        assert regions_alive(network) == ["eu", "us"]
+    assert left_of(network.name) == []
 
 
 @pytest.mark.long

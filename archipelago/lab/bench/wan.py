@@ -108,11 +108,27 @@ def wan(
     last = {row["method"]: row for row in rows[-len(methods) :]}
     if {"decoupled", "data-parallel"} <= last.keys():
         decoupled, parallel = last["decoupled"], last["data-parallel"]
-        figures["speedup"] = decoupled["tokens_per_s"] / parallel["tokens_per_s"]
+        figures |= _speedup(decoupled, parallel)
         figures["speedup_over_bytes"] = decoupled["tokens_per_s"] / parallel["bytes_tokens_per_s"]
         figures |= {name: decoupled[name] for name in OF_DECOUPLED}
     figures["utilisation_off"] = max(abs(row["utilisation_off"]) for row in rows)
+    at_once = [r for r in rows if r["method"] == "data-parallel" and not r["rtt_ms"]]
+    if at_once:
+        figures["ring_link_fraction"] = min(row["link_fraction"] for row in at_once)
     return figures
+
+
+def _speedup(decoupled: Mapping[str, Any], parallel: Mapping[str, Any]) -> dict[str, float]:
+    """Return `speedup` with its interval, which is that of the periods of decoupled training.
+
+    The denominator is the fastest ring that was found.
+    """
+    rates = {end: decoupled[f"tokens_per_s{end}"] for end in ("", "_low", "_high")}
+    found = {f"speedup{end}": rate / parallel["tokens_per_s"] for end, rate in rates.items()}
+    return found | {
+        "speedup_coverage": decoupled["coverage"],
+        "speedup_samples": decoupled["samples"],
+    }
 
 
 def _at(

@@ -21,7 +21,7 @@ from archipelago.lab.bench.embedded_core import BenchStage, staged
 from archipelago.lab.bench.scale import ended
 from archipelago.lab.bench.stub_actor import CrewActor
 from archipelago.lab.bench.stub_material import Material, StubPace
-from archipelago.lab.bench.wan_samples import over_periods, run_sample
+from archipelago.lab.bench.wan_samples import over_periods, rate_interval, run_sample
 from archipelago.lab.wan.nodes import LABEL
 from cluster.actors.call_errors import answer
 from cluster.config.load import parse
@@ -144,10 +144,10 @@ def _window(
     """Measure `for_s` seconds; `began_s` is their begin by the monotonic clock."""
     [answer(crew.take.remote()) for crew in crews]
     before, began_s = stage.status(), time.monotonic()
-    samples = [run_sample(before)]
+    samples = [run_sample(before, began_s)]
     for period in range(1, plan.periods + 1):
         time.sleep(max(0.0, began_s + plan.for_s * period / plan.periods - time.monotonic()))
-        samples.append(run_sample(stage.status()))
+        samples.append(run_sample(stage.status(), time.monotonic()))
     after, seconds = stage.status(), time.monotonic() - began_s
     steps = sum(answer(crew.take.remote()).steps for crew in crews)
     stepped_s = time.monotonic() - began_s
@@ -165,6 +165,7 @@ def _window(
         "seconds": seconds,
         "tokens_per_s": merged / seconds,
         "trained_tokens_per_s": steps * tokens / stepped_s,
+        **rate_interval(samples),
         **over_periods(samples),
         "bytes_per_token": (grown("up_bytes") + grown("down_bytes")) / max(1.0, trained),
         "compute_utilisation": steps * tokens / possible,

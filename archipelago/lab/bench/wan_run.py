@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -13,6 +12,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
 from archipelago.lab.bench.child_run import ChildRun, ends_on_sigterm, started
+from archipelago.lab.bench.stats import interval_of, median
 from archipelago.lab.wan import kernel, nodes, rig
 from archipelago.lab.wan.network import Network
 from cluster.config.schema import Config
@@ -78,7 +78,10 @@ def python_in(network: Network, number: int, module: str, *arguments: str) -> li
 
 
 def transfer(network: Network, tcp: float, say: Callable[[str], None]) -> dict[str, float]:
-    """Return the rate of objects through Ray, as a share of plain TCP's over the same link."""
+    """Return the rate of objects through Ray, as a share of plain TCP's over the same link.
+
+    There is one sample for each link to the first region.
+    """
     address = f"{network.address(0)}:{nodes.PORT}"
     words = ("doctor", "--links", "--json", "--address", address)
     links = driver(network, "archipelago", *words, within_s=0.0)["links"]
@@ -86,8 +89,8 @@ def transfer(network: Network, tcp: float, say: Callable[[str], None]) -> dict[s
     rates = [link["gbit_s"] for link in links if link["to"].startswith(hub)]
     fractions = [rate / tcp for rate in rates]
     say(f"objects of 100 MiB: {fractions} of the {tcp:.3f} Gbit/s of plain TCP")
-    return {
-        "transfer_fraction": statistics.median(fractions),
-        "transfer_fraction_low": min(fractions),
-        "transfer_fraction_high": max(fractions),
+    middle = median(fractions)
+    return interval_of("transfer_fraction", middle) | {
+        "transfer_fraction_coverage": middle.coverage,
+        "transfer_fraction_samples": middle.samples,
     }

@@ -12,10 +12,12 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from archipelago.lab.bench.stats import median
 from archipelago.lab.wan import kernel
 from archipelago.lab.wan.network import Network
 
@@ -35,12 +37,33 @@ class RunSample:
     """Islands in a merge; the mean of the merges of about one period."""
     queue_s: float
     """The age of the oldest unanswered request or unreceived publication, over all links."""
+    tokens: float = 0.0
+    """The tokens that were merged since the run began."""
+    at_s: float = 0.0
+    """The time of the look, by the monotonic clock."""
 
 
-def run_sample(status: Any) -> RunSample:
-    """Return the sample of a status (`cluster.status.RunStatus`)."""
+def run_sample(status: Any, at_s: float = 0.0) -> RunSample:
+    """Return the sample of a status (`cluster.status.RunStatus`) that was read at this time."""
     queues = [link["queue_s"] for link in status.get("links", [])]
-    return RunSample(status["merges"], status["participants"], max(queues, default=0.0))
+    tokens = status.get("figures", {}).get("tokens_merged", 0.0)
+    participants, queue_s = status["participants"], max(queues, default=0.0)
+    return RunSample(status["merges"], participants, queue_s, tokens, at_s)
+
+
+def rate_interval(samples: Sequence[RunSample]) -> dict[str, float]:
+    """Return the interval of `tokens_per_s`: the median rate of single periods of one run."""
+    rates = [
+        (after.tokens - before.tokens) / (after.at_s - before.at_s)
+        for before, after in pairwise(samples)
+    ]
+    middle = median(rates)
+    return {
+        "tokens_per_s_low": middle.low,
+        "tokens_per_s_high": middle.high,
+        "coverage": middle.coverage,
+        "samples": middle.samples,
+    }
 
 
 def over_periods(samples: Sequence[RunSample]) -> dict[str, float]:
