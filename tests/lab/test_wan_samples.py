@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -80,21 +82,28 @@ def test_peak_over_mean_finds_uneven_use(rates: list[float], expected: float) ->
 
 
 def test_sampler_counts_both_directions_until_its_end() -> None:
-    """One direction sends in bursts, the other one evenly; the figure is of the first."""
-    began_s, looks = time.monotonic(), itertools.count()
+    """One direction sends in bursts, the other one evenly; the figure is of the first.
 
-    def count() -> tuple[int, int]:
-        next(looks)
-        now_s = time.monotonic() - began_s
-        return int(1e6 * now_s), int(1e6 * (now_s // 0.2))
-
-    sampler = ByteSampler(count, 0.001)
-    with sampler.running():
-        while time.monotonic() < began_s + 0.85:
-            pass
-    ended = next(looks)
-    assert ended == len(sampler.times_s)
+    On a busy machine the thread may miss a burst; it then samples once more.
+    """
+    for _ in range(20):
+        began_s, looks = time.monotonic(), itertools.count()
+        sampler = ByteSampler(partial(bursts, began_s, looks), 0.001)
+        with sampler.running():
+            while time.monotonic() < began_s + 0.85:
+                pass
+        ended = next(looks)
+        assert ended == len(sampler.times_s)
+        if max(np.diff([began_s, *sampler.times_s, began_s + 0.85])) < 0.03:
+            break
     assert sampler.peak_over_mean(began_s + 0.2, 0.2, 3) > 3.0
+
+
+def bursts(began_s: float, looks: Iterator[int]) -> tuple[int, int]:
+    """Count 1 MB a second, evenly and in bursts five times a second."""
+    next(looks)
+    now_s = time.monotonic() - began_s
+    return int(1e6 * now_s), int(1e6 * (now_s // 0.2))
 
 
 def test_error_of_a_sample_ends_the_measurement() -> None:
