@@ -83,6 +83,7 @@ def status_of(
         failures=dict(counts.failures),
         unjudged=dict(counts.unjudged),
         figures=_figures(rules, ring, counts, now_s),
+        island_hours=island_hours(counts, now_s),
     )
 
 

@@ -8,6 +8,7 @@ names its place in the notation of `--set`: `sync.every`, `islands.0.count`.
     override         `--set a.b=c`, applied to the tables
     schema           `Config`, with the tables of durability and monitoring; names all other tables
     table            the base class of a table
+    run_table        the table `[run]`, and the budget of a run
     training_tables  the tables of what a run trains and how
     machine_tables   the tables of islands, the evaluator and their meshes
     fault_tables     the tables of fault injection, and of the policy for islands that fail

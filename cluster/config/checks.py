@@ -159,6 +159,7 @@ CHECKS: tuple[FieldCheck, ...] = (
     machine_checks.several_hosts_are_built,
     machine_checks.meshes_can_be,
     machine_checks.batches_divide,
+    machine_checks.budget_has_prices,
     durable_everywhere,
     whole_tape_is_kept,
     ladder_has_fragments,

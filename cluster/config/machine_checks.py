@@ -130,3 +130,15 @@ def batches_divide(config: Config) -> Iterator[Problem]:
                 f"{group.batch_size} windows cannot be split over {splits} devices, {axes} of its "
                 f"mesh; use a multiple of {splits}",
             )
+
+
+@reads("run.budget.usd", "islands.*.usd_per_hour")
+def budget_has_prices(config: Config) -> Iterator[Problem]:
+    """Check that dollars are limited only where every group has a price."""
+    free = [group.group for group in config.islands if group.usd_per_hour is None]
+    if config.run.budget.usd is not None and free:
+        yield Problem(
+            "run.budget.usd",
+            f"no price is known for {', '.join(free)}; give usd_per_hour in every [[islands]], or "
+            "limit run.budget.device_hours",
+        )

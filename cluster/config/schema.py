@@ -24,6 +24,7 @@ from cluster.config.fault_tables import (
 from cluster.config.machine_tables import EvaluatorConfig, IslandGroup, Machines, MeshConfig
 from cluster.config.monitor_tables import LossLaw
 from cluster.config.region_tables import Leaving, RegionConfig
+from cluster.config.run_table import RunBudget, RunConfig
 from cluster.config.table import Table
 from cluster.config.toml import table_block
 from cluster.config.tracker_names import tracker_name
@@ -31,7 +32,6 @@ from cluster.config.training_tables import (
     LEAST_OVERLAP,
     OptimizerConfig,
     OuterConfig,
-    RunConfig,
     SyncConfig,
     TaskConfig,
 )
@@ -70,6 +70,7 @@ __all__ = [
     "PlannedFault",
     "PreemptionConfig",
     "RegionConfig",
+    "RunBudget",
     "RunConfig",
     "SyncConfig",
     "Table",

@@ -1,4 +1,4 @@
-"""The tables of what a run trains and how: `[run]`, `[task]`, `[data]`, `[optimizer]`, `[sync]`.
+"""The tables of what a run trains and how: `[task]`, `[data]`, `[optimizer]`, `[sync]`.
 
 The comment above a key is its documentation.
 """
@@ -12,7 +12,6 @@ from pydantic import BeforeValidator, Field
 from cluster.config.table import Table
 from cluster.config.values import (
     AUTO,
-    LARGEST_SEED,
     RATES,
     SHA256,
     SHORT_SHA256,
@@ -23,9 +22,6 @@ from cluster.config.values import (
     Grace,
     IntervalValue,
     LossScale,
-    Mode,
-    ModeName,
-    Name,
     OptionValue,
     Overlap,
     Positive,
@@ -41,27 +37,6 @@ from cluster.config.values import (
 )
 from coordinator.codec import Wire
 from islands.own_wire import OwnWire
-
-
-class RunConfig(Table):
-    """The run itself: its name, mode, length and directory."""
-
-    name: Name | None = None
-    """Name of the run and of its directory; the default is the file's name and the start time."""
-    seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 0
-    """Seed of the initial model and of the order of the data."""
-    mode: ModeName = Mode.DECOUPLED
-    """Training mode of the run; `docs/howto/baselines.md` compares them."""
-    steps: Count = 300
-    """T: the length of the run, in syncer steps."""
-    dir: Annotated[str, Field(min_length=1)] = "runs"
-    """Directory in which the run directory is created; below ~/archipelago for a submitted run."""
-    owner: Annotated[str, Field(min_length=1)] | None = None
-    """Owner of the run, whose quota it uses; default: the user that submits it."""
-    priority: int = 0
-    """Importance of the run in the queue of its cluster; larger numbers come first."""
-    forbid: Annotated[tuple[Literal["chaos", "stop"], ...], Field(strict=False)] = ()
-    """Commands that the run refuses: "chaos", "stop", or both."""
 
 
 class TaskConfig(Table):

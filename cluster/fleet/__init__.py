@@ -41,6 +41,7 @@ and is pure; `reconcile_loop` observes, asks it, and carries its actions out ove
     event_kinds      an event of a run as data
     run_events       the events between two statuses; pure
     trouble_events   the events about troubles: alerts, durability, the loss, links; pure
+    budget           the devices, the cost and the budget of a run; pure
     run_identity     the figures of a summary that identify a run, and its cost
     tracking         the trackers of a run, each on a thread of its own
     tracker          the interface of a tracker

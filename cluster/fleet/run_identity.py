@@ -6,7 +6,8 @@ import platform
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
-from cluster.config.schema import Config, IslandGroup
+from cluster.config.schema import Config
+from cluster.fleet.budget import devices_of, spent
 from cluster.source import source_sha256
 
 SCHEMA = 1
@@ -31,18 +32,6 @@ def versions() -> dict[str, str]:
     return found
 
 
-def devices_of(group: IslandGroup) -> float:
-    """Return the devices of one island of a group: chips, or on CPUs the devices of its mesh.
-
-    Without sizes of a mesh, an island on CPUs has one device on each host. A share of a GPU counts
-    as that share.
-    """
-    if group.on_cpu:
-        return float(group.mesh.devices or group.hosts)
-    held = group.devices
-    return group.hosts * (held.get("GPU") or held.get("TPU") or 1.0)
-
-
 def _whole(count: float) -> float:
     """Return a count as an integer, unless it has shares of a device."""
     return int(count) if count.is_integer() else count
@@ -56,7 +45,6 @@ def identity_of(
     `measured`: the syncer's figures; `island_hours` of each group is read. Without it, hours and
     cost are None. The cost is also None unless every group has a price.
     """
-    groups = {group.group: group for group in config.islands}
     figures: dict[str, object] = {
         "schema": SCHEMA,
         "run": run,
@@ -66,17 +54,12 @@ def identity_of(
         "source_sha256": source_sha256(),
         "versions": versions(),
         "parameters": parameters,
-        "devices": _whole(sum(group.count * devices_of(group) for group in groups.values())),
+        "devices": _whole(sum(group.count * devices_of(group) for group in config.islands)),
         "device_hours": None,
         "usd": None,
     }
     hours = measured.get("island_hours")
     if isinstance(hours, Mapping):
-        device_hours = {
-            name: float(hours.get(name, 0.0)) * devices_of(group) for name, group in groups.items()
-        }
-        figures["device_hours"] = sum(device_hours.values())
-        prices = {n: g.usd_per_hour for n, g in groups.items() if g.usd_per_hour is not None}
-        if len(prices) == len(groups):
-            figures["usd"] = sum(prices[name] * spent for name, spent in device_hours.items())
+        used = spent(config, hours)
+        figures |= {"device_hours": used.device_hours, "usd": used.usd}
     return figures

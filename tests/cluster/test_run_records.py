@@ -14,6 +14,7 @@ import pytest
 
 from cluster.config.load import parse
 from cluster.config.schema import Config
+from cluster.fleet.budget import devices_of
 from cluster.fleet.event_kinds import EVENT_FIELDS
 from cluster.fleet.metrics_row import COLUMNS, columns, metrics_line, status_of_row
 from cluster.fleet.outcome import SUMMARY_FIELDS
@@ -25,7 +26,7 @@ from cluster.fleet.run_events import (
     fault_events,
     scale_events,
 )
-from cluster.fleet.run_identity import devices_of, identity_of
+from cluster.fleet.run_identity import identity_of
 from cluster.fleet.run_records import RunRecords
 from cluster.fleet.status_view import starting_status
 from cluster.status import Figures, IslandState, IslandStatus, RunStatus
