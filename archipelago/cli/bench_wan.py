@@ -61,6 +61,7 @@ def wan(
     from archipelago.lab.bench import wan as bench_wan
     from archipelago.lab.bench import wan_bulk, wan_bytes, wan_cut
     from archipelago.lab.bench.wan_cut import CutPlan
+    from archipelago.lab.bench.wan_points import MAIN, QUICK
 
     options = {
         "--cut": cut is not None,
@@ -74,7 +75,7 @@ def wan(
     if alone and (full or quick or len(alone) > 1):
         raise UserMistake(f"{alone[0]} is a run of its own: leave out the other options")
     console, failed = Console(file=sys.stderr if as_json else sys.stdout), list[str]()
-    main, small = (replace(each, quorum=quorum) for each in (bench_wan.MAIN, bench_wan.QUICK))
+    main, small = (replace(each, quorum=quorum) for each in (MAIN, QUICK))
     if count_bytes:
         figures = wan_bytes.bytes_agree(wan_bytes.BytesPlan(), console.print)
     elif bulk is not None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from cluster.config.schema import Config, IslandGroup
+from cluster.status import RunStatus
 
 
 class Spent(NamedTuple):
@@ -41,12 +42,9 @@ def spent(config: Config, island_hours: Mapping[str, float]) -> Spent:
     return Spent(sum(hours.values()), usd)
 
 
-def reason_to_stop(config: Config, island_hours: Mapping[str, float] | None) -> str | None:
-    """Return why a run must end, with the amounts; None while it is within its budget.
-
-    `island_hours`: by group, from the run's status; None: not known yet.
-    """
-    budget = config.run.budget
+def reason_to_stop(config: Config, status: RunStatus) -> str | None:
+    """Return why a run with this status must end; None while it is within its budget."""
+    budget, island_hours = config.run.budget, status.get("island_hours")
     if island_hours is None:
         return None
     used = spent(config, island_hours)

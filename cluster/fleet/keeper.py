@@ -17,7 +17,6 @@ from typing import TypeVar
 
 from cluster.config.schema import Config
 from cluster.fleet.backend import RayCluster, Unavailable
-from cluster.fleet.budget import reason_to_stop
 from cluster.fleet.core_actors import CoreActors
 from cluster.fleet.error_budget import ErrorBudget
 from cluster.fleet.exporter import Exporter
@@ -34,7 +33,6 @@ from cluster.fleet.run_records import RunRecords
 from cluster.fleet.shutdown import Shutdown
 from cluster.fleet.status_board import StatusBoard
 from cluster.names import FLEET, SYNCER
-from cluster.status import RunStatus
 from cluster.storage import ownership, runs
 from cluster.storage.fleet_file import FLEET_FILE, FleetMemory, load_fleet_memory
 from cluster.storage.layout import load_layout
@@ -214,7 +212,6 @@ class Keeper:
         if (status := self._board.published()) is not None:
             self._records.look(status)
             self._board.publish_events(self._records.recent)
-            self._end_over_budget(status)
         if view.phase is not Phase.FINISHED:
             self._shutdown.not_yet()
             return None
@@ -227,13 +224,6 @@ class Keeper:
         if outcome is not None and status is not None:
             self._records.end(status, outcome.summary)
         return outcome
-
-    def _end_over_budget(self, status: RunStatus) -> None:
-        """Have the run end once it has used its budget."""
-        why = reason_to_stop(self._config, status.get("island_hours"))
-        if why is not None and self._requests.stopping is None:
-            log.warning("the run ends: %s", why)
-            self._requests.stop(why)
 
     def _bring_up(self, owner: int) -> None:
         if problems := unplaceable(self._config, self._cluster.nodes()):

@@ -6,11 +6,13 @@ A look collects the syncer's view, the messages of processes and the state of Ra
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 
 from cluster.config.schema import Config
 from cluster.fleet.backend import RayCluster
+from cluster.fleet.budget import reason_to_stop
 from cluster.fleet.core_actors import CoreActors
 from cluster.fleet.fault_injection import Injection
 from cluster.fleet.given_up import GivenUpIslands
@@ -24,6 +26,8 @@ from cluster.fleet.status_view import overlay_islands
 from cluster.status import RunStatus
 from cluster.view import View
 from coordinator.state import Phase
+
+log = logging.getLogger("archipelago.fleet")
 
 
 class ReconcileLoop:
@@ -91,6 +95,9 @@ class ReconcileLoop:
         self._publish(status, wanted)
         if view.phase is Phase.RUNNING:
             self._require_quorum(wanted)
+            if stopping is None and (why := reason_to_stop(self._config, status)) is not None:
+                log.warning("the run ends: %s", why)
+                self._requests.stop(why)
             if stopping is not None and not self._told_to_stop:
                 self._core.stop(stopping)
                 self._told_to_stop = True

@@ -77,11 +77,11 @@ def test_ctrl_c_ends_with_code_130(capsys: pytest.CaptureFixture[str], option: l
 
 def commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
     """Yield the name and the object of each command, those of groups included."""
-    inner = getattr(command, "commands", None)
-    if inner is None:
+    inner: dict[str, Any] = getattr(command, "commands", {})
+    if not inner:
         yield name, command
-    for key in inner or ():
-        yield from commands(f"{name} {key}".strip(), inner[key])
+    for key, each in inner.items():
+        yield from commands(f"{name} {key}".strip(), each)
 
 
 def test_all_commands_take_json() -> None:

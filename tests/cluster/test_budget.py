@@ -10,6 +10,7 @@ import pytest
 
 from cluster.config.load import parse
 from cluster.fleet.budget import Spent, reason_to_stop, spent
+from cluster.fleet.status_view import starting_status
 from cluster.names import SYNCER
 from cluster.status import RunStatus
 from coordinator.errors import UserMistake
@@ -53,8 +54,10 @@ def test_cost_is_that_of_the_devices_that_islands_hold() -> None:
     ],
 )
 def test_run_ends_once_an_amount_is_used(budget: dict[str, float], reason: str | None) -> None:
-    assert reason_to_stop(config(budget), HOURS) == reason
-    assert reason_to_stop(config(budget), None) is None, "nothing is measured yet"
+    within = config(budget)
+    status = starting_status("run", within)
+    assert reason_to_stop(within, status) is None, "nothing is measured yet"
+    assert reason_to_stop(within, {**status, "island_hours": HOURS}) == reason
 
 
 def test_dollars_need_prices_of_all_groups() -> None:

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from archipelago.cli.bench_wan import wan
-from archipelago.lab.bench.wan import MAIN, QUICK, plan_of, predicted
+from archipelago.lab.bench.wan import plan_of
 from archipelago.lab.bench.wan_decoupled import DecoupledPlan, config_of
 from archipelago.lab.bench.wan_decoupled import plan_from as decoupled_from
+from archipelago.lab.bench.wan_points import MAIN, QUICK, predicted
 from archipelago.lab.bench.wan_ring import RingPlan, TcpRing, plan_from, train
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake

@@ -22,9 +22,9 @@ import pytest
 
 from archipelago.lab.bench import wan as bench_wan
 from archipelago.lab.bench import wan_bulk, wan_cut
-from archipelago.lab.bench.wan import WanPoint
 from archipelago.lab.bench.wan_bulk import BulkPlan, bulk
 from archipelago.lab.bench.wan_cut import CutPlan, cut_off
+from archipelago.lab.bench.wan_points import WanPoint
 from archipelago.lab.checks.token_counts import count_problems
 from archipelago.lab.wan import ceiling, kernel, nodes, rig
 from archipelago.lab.wan.network import Network, read

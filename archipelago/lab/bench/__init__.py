@@ -51,6 +51,7 @@ through an actor of its own (`stub_actor`, `baseline_actor`).
     accelerator_study     data-parallel, H = 8 and H = 24 in virtual time
     accelerator_figures   rows, gaps, and the number of steps there is time for
     wan                   methods over thin, long links between regions on this machine
+    wan_points            its links, models and steps, and what the planner predicts
     wan_decoupled         the decoupled side: a real syncer and shards, paced stand-ins
     wan_samples           merges, queues and the bytes of a link during a measurement
     wan_ring              the other methods: a ring all-reduce over plain TCP

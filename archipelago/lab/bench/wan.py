@@ -14,21 +14,20 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from archipelago.lab.bench.wan_decoupled import BATCH_TOKENS, DecoupledPlan
+from archipelago.lab.bench.wan_points import REGIONS, STREAMING_OVERLAP, WanPoint, predicted
 from archipelago.lab.bench.wan_ring import RingPlan
 from archipelago.lab.bench.wan_run import driver, python_in, transfer
 from archipelago.lab.bench.wan_samples import PARTS, ByteSampler, first_link
-from archipelago.lab.planner.bandwidth import Exchange, ExchangeMethod, utilisation
 from archipelago.lab.wan import ceiling, kernel, nodes, rig
 from archipelago.lab.wan.network import Network
 from cluster.storage.files import json_text
 from coordinator.errors import RunFailed
 
 NAME, PREFIX = "bwan", "10.91"
-REGIONS = ("r0", "r1", "r2", "r3")
 STORE_MB = 1500
 BF16_BYTES = 2
 CHOICES = ((1, 1), (4, 1), (8, 1), (8, 4))
@@ -42,37 +41,6 @@ OF_DECOUPLED = ("mean_participants", "discarded_fraction", "queue_growth_s", "pe
 """The figures of decoupled training at the last point that have goals."""
 RING_S = 600.0
 """Timeout of one run of a ring."""
-STREAMING_OVERLAP = 5
-"""Steps for which streaming may overlap an all-reduce with training (arXiv:2501.18512)."""
-
-
-@dataclass(frozen=True, slots=True)
-class WanPoint:
-    """Links, a model and a step at which methods are compared."""
-
-    gbit: float
-    rtt_ms: float
-    parameters: int
-    step_s: float
-    every: int = 24
-    """H, and the number of fragments of decoupled training."""
-    wire: str = "int4"
-    quorum: int = len(REGIONS)
-    """K of decoupled training; below the number of regions, merges begin while some still join."""
-    spread: bool = False
-    """Whether each region has a shard of decoupled training; otherwise all are in the first one."""
-
-    @property
-    def scaled(self) -> float:
-        """Seconds of a step in which the link carries a bit of each parameter, times 24.
-
-        It is 28.8 for 12 billion parameters, 2 Gbit/s and steps of 5 s.
-        """
-        return self.parameters * 24 / (self.gbit * 1e9 * self.step_s)
-
-
-MAIN = WanPoint(0.2, 80.0, 48_000_000, 0.2)
-QUICK = WanPoint(0.2, 80.0, 16_000_000, 0.2 / 3)
 
 
 def wan(
@@ -170,20 +138,6 @@ def spread(point: WanPoint, say: Callable[[str], None]) -> dict[str, Any]:
     rows = wan([point, replace(point, spread=True)], methods=["decoupled"], say=say)["rows"]
     one, each = (row["effective_every"] for row in rows)
     return {"one_region_every": one, "each_region_every": each, "every": point.every, "rows": rows}
-
-
-def predicted(point: WanPoint, method: str, tcp_gbit: float, measured: float) -> dict[str, float]:
-    """Return the share of computing that the planner predicts, and how far `measured` is off.
-
-    `tcp_gbit`: the rate of one plain TCP connection over the same link. `utilisation_off` is in
-    points.
-    """
-    wire = {"diloco": "bf16", "streaming": "int4", "decoupled": point.wire}.get(method, "bf16")
-    exchange = Exchange(
-        ExchangeMethod(method), len(REGIONS), point.every, point.every, STREAMING_OVERLAP, wire
-    )
-    share = utilisation(exchange, point.parameters, point.step_s, tcp_gbit, point.rtt_ms / 1000)
-    return {"predicted_utilisation": share, "utilisation_off": 100 * (measured - share)}
 
 
 def _row(
