@@ -51,6 +51,7 @@ Modules:
     optimizer_checks  the checks of such an optimizer before it trains
     schedules         cosine and wsd: the schedules of the rate
     user_lines        the file and line of the user's code, first in a message about it
+    package_extras    the command that installs an extra: optional packages of this project
     user_code         the user's code behind "module:attribute", found and called
     own_wire          a codec of the user's own as the wire of fragments
     own_wire_checks   the checks of such a codec before anything starts

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.errors import UserMistake
+from islands.package_extras import install_command
 from islands.parameter_files import StoredLeaf
 
 METADATA = "_METADATA"
@@ -111,7 +112,7 @@ def orbax() -> Any:
     except ModuleNotFoundError as error:
         raise UserMistake(
             f"an Orbax checkpoint needs the package orbax-checkpoint (no module {error.name!r}): "
-            "pip install 'archipelago-diloco[orbax]', on every node that reads it"
+            f"on every node that reads it, {install_command('orbax')}"
         ) from error
 
 

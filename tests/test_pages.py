@@ -160,5 +160,19 @@ def test_pages_of_alerts_answer_every_question(page: Path) -> None:
     assert all(section.partition("\n")[2].strip() for section in sections)
 
 
+def test_installs_are_in_a_clone_and_of_extras_that_exist() -> None:
+    """This project is not on PyPI, so no page and no message may install it by its name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    packages = [path for package in ("archipelago", "cluster", "islands")
+                for path in (ROOT / package).rglob("*.py")]  # fmt: skip
+    notebooks = (ROOT / "archipelago" / "examples").glob("*.ipynb")
+    for path in (*PAGES, *packages, *notebooks):
+        text = path.read_text("utf-8")
+        assert f"{project['name']}[" not in text, path
+        for names in re.findall(r"[\"']\.\[([\w,]+)\]|install_command\([\"'](\w+)", text):
+            extras = {*"".join(names).split(",")}
+            assert extras <= project["optional-dependencies"].keys(), path
+
+
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= MOST_README_LINES

@@ -1,6 +1,6 @@
 """Train a PyTorch model with a PyTorch training loop of your own, on two islands of this machine.
 
-    pip install "archipelago-diloco[torch]"
+    pip install -c constraints.txt ".[torch]"  # in a clone of Archipelago
     python -m archipelago.examples.loop_torch
 
 It takes about a minute on two cores. `train` is the loop. The comments mark the lines that make a

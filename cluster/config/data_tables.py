@@ -48,7 +48,7 @@ class DataConfig(Table):
     tokenizer: Annotated[str, Field(min_length=1)] | None = None
     """Hugging Face tokenizer for text: tokenizer.json, or a folder with it; default: bytes.
 
-    Needs `archipelago-diloco[data]`. A token directory has its own.
+    Needs the extra `data`. A token directory has its own.
     """
     end_token: Annotated[int, Field(ge=0)] | Annotated[str, Field(min_length=1)] | None = None
     """Token that ends each document: its text or id; default: the tokenizer's own.

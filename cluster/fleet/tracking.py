@@ -226,6 +226,7 @@ def check_trackers(config: Config) -> list[str]:
     from importlib.util import find_spec
 
     from coordinator.errors import UserMistake
+    from islands.package_extras import install_command
     from islands.user_code import attribute_of
 
     problems: list[str] = []
@@ -233,8 +234,8 @@ def check_trackers(config: Config) -> list[str]:
         if (module := TRACKERS.get(name)) is not None:
             if find_spec(module) is None:
                 problems.append(
-                    f'monitor.track: "{name}" needs the package {module}, which is not installed; '
-                    f"install the extra: pip install 'archipelago-diloco[{name}]'"
+                    f'monitor.track: "{name}" needs the package {module}, which is not installed: '
+                    f"{install_command(name)}"
                 )
             continue
         try:

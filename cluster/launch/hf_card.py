@@ -17,6 +17,7 @@ from cluster.config.schema import Config
 from coordinator.errors import UserMistake
 from islands.data import token_index
 from islands.data.buckets import plain_uri
+from islands.package_extras import install_command
 
 CARD = "README.md"
 FIGURES = {
@@ -54,7 +55,7 @@ def hub() -> Any:
     except ModuleNotFoundError as error:
         raise UserMistake(
             "--format hf writes a model card with the package huggingface_hub (no module "
-            f"{error.name!r}): pip install 'archipelago-diloco[hf]'"
+            f"{error.name!r}): {install_command('hf')}"
         ) from error
 
 

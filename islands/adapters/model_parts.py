@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from coordinator.errors import UserMistake
+from islands.package_extras import install_command
 from islands.sources import DataSpec
 from islands.state_tree import FROZEN, KEY, named_arguments
 from islands.task import Task
@@ -86,8 +87,8 @@ def library(module: str, package: str, extra: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         raise UserMistake(
-            f"this task needs {package} (no module {error.name!r}): pip install "
-            f"'archipelago-diloco[{extra}]', on every node"
+            f"this task needs {package} (no module {error.name!r}): on every node, "
+            f"{install_command(extra)}"
         ) from error
 
 

@@ -1,7 +1,7 @@
 """Tokenizers in the format of Hugging Face (`tokenizer.json`): loaded, checked, trained.
 
-The package `tokenizers` is in the extra `archipelago-diloco[data]`. It encodes on all cores of the
-machine; `RAYON_NUM_THREADS` bounds them.
+The package `tokenizers` is in the extra `data`. It encodes on all cores of the machine;
+`RAYON_NUM_THREADS` bounds them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.errors import UserMistake
+from islands.package_extras import install_command
 
 TOKENIZER = "tokenizer.json"
 """The file of a tokenizer in a folder."""
@@ -103,8 +104,8 @@ def library() -> Any:
         return import_module("tokenizers")
     except ModuleNotFoundError as error:
         raise UserMistake(
-            "tokenizers of Hugging Face need the package tokenizers: "
-            "pip install 'archipelago-diloco[data]' on every node"
+            "tokenizers of Hugging Face need the package tokenizers: on every node, "
+            f"{install_command('data')}"
         ) from error
 
 

@@ -254,4 +254,4 @@ def test_missing_package_is_named_before_anything_is_written(
 ) -> None:
     run_dir = ended_run(here, sums(here / "text"))
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert "pip install 'archipelago-diloco[hf]'" in refused(capsys, run_dir)
+    assert "pip install -c constraints.txt '.[hf]'" in refused(capsys, run_dir)

@@ -204,7 +204,7 @@ def test_export_that_is_refused_leaves_nothing(
         archipelago.connect(run).export(out, format="onnx")
     monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)  # as if it were not installed
     said = words(run, tmp_path / "out", "--format", "orbax")
-    assert "pip install 'archipelago-diloco[orbax]'" in said
+    assert "pip install -c constraints.txt '.[orbax]'" in said
     (run / "model.safetensors").write_bytes(b"short")
     assert "is no safetensors file" in words(run, out)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from cluster.status import RunStatus
 from cluster.storage.folder import Folder
 from cluster.storage.identity import have_identity
 from coordinator.errors import UserMistake
+from islands.package_extras import install_command
 from tests.live.cli import until
 
 WITHIN_S = 60.0
@@ -180,6 +182,15 @@ def test_tracker_that_cannot_start_is_given_up(tmp_path: Path) -> None:
     thread.put({})
     assert thread.wait(WITHIN_S)
     assert thread.trouble == "tracker mine is given up: RuntimeError: no network"
+
+
+def test_missing_package_of_a_tracker_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
+    (problem,) = check_trackers(config_of("wandb"))
+    assert "needs the package wandb, which is not installed" in problem
+    assert problem.endswith(install_command("wandb"))
 
 
 def test_unknown_or_missing_trackers_are_refused() -> None:

@@ -539,7 +539,7 @@ def test_parameters_of_another_model_are_refused(change: dict[str, Any], message
 
 
 def test_missing_library_is_named_with_its_extra() -> None:
-    with pytest.raises(UserMistake, match=r"needs Flax .*archipelago-diloco\[flax\]"):
+    with pytest.raises(UserMistake, match=r"needs Flax .*constraints.txt '\.\[flax\]'"):
         library("flax_is_not_here", "Flax", "flax")
 
 

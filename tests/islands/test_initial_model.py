@@ -322,7 +322,7 @@ def test_missing_orbax_is_reported_with_the_command_that_installs_it(
 ) -> None:
     given = as_checkpoint(tmp_path / "sound", arrays)
     monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)  # as if it were not installed
-    assert "pip install 'archipelago-diloco[orbax]'" in refused(task, given)
+    assert "pip install -c constraints.txt '.[orbax]'" in refused(task, given)
 
 
 def test_model_without_a_name_is_no_checkpoint(tmp_path: Path) -> None:

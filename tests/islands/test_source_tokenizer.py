@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from coordinator.errors import UserMistake
 from islands.data.buckets import connection, path_of
-from islands.data.text_tokens import encoder_of
+from islands.data.text_tokens import encoder_of, library
 from islands.data.token_writer import written
 from islands.data.tokenize_plan import TokenizeOptions, plan_of
 from islands.source_tokenizer import other_source
@@ -195,3 +196,9 @@ def test_text_for_a_model_of_ids_is_refused(there: Path) -> None:
         other_source(ids, str(there / "text"), VOCABULARY)
     column = data_spec(str(there / "ids.parquet"), "ids", tokens=True)
     assert other_source(column, "more.parquet", VOCABULARY).tokens
+
+
+def test_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)  # as if it were not installed
+    with pytest.raises(UserMistake, match=r"on every node, .* constraints\.txt '\.\[data\]'"):
+        library()
