@@ -9,6 +9,7 @@ from coordinator.frozen import replace
 from coordinator.grace import slowest_in_pace
 from coordinator.membership import (
     SPEAKING,
+    STEPS,
     Member,
     Status,
     live,
@@ -135,7 +136,7 @@ def report(rule: Rule, state: State, event: Report, now_s: float) -> StateStep:
         is_repeated = member.doubted and progress.steps >= member.progress.steps
         member = replace(member, doubted=is_leap or not is_repeated)
     if member.status is Status.JOINING and event.progress.steps > 0:
-        member = replace(member, status=Status.LIVE, why="steps")
+        member = replace(member, status=Status.LIVE, why=STEPS)
     overtaken = event.progress.steps < member.progress.steps
     step_s = member.step_s if overtaken else event.step_s
     state = progressed(rule, state, member, event.progress, now_s, step_s)

@@ -29,6 +29,9 @@ BARRED_S, BARRED_DOUBLINGS = 5.0, 6
 The time for which it may not join doubles with each quarantine, up to 320 s.
 """
 
+STEPS = "steps"
+"""The reason of every live learner: it has reported a step."""
+
 
 class Status(StrEnum):
     """The status of a learner."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from cluster.fleet.event_kinds import EventKind, RunEvent
 from cluster.fleet.trouble_events import alert_events, link_events, loss_events
 from cluster.status import IslandStatus, RunStatus
+from coordinator.membership import STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,8 @@ def _of_the_island(was: IslandStatus | None, now: IslandStatus) -> Iterator[RunE
     match now["state"]:
         case "live":
             text = "is live" if now["life"] <= 1 else f"is back as life {now['life']}"
-            yield _of(now, "join", why, f"{name} {text}{_because(why)}")
+            because = "" if why.startswith(STEPS) else _because(why)
+            yield _of(now, "join", why, f"{name} {text}{because}")
         case "lost":
             yield _of(now, "loss", why, f"{name} is lost{_because(why)}")
         case "quarantined":

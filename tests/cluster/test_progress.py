@@ -247,6 +247,21 @@ def test_death_and_return_are_announced() -> None:
 
 
 @pytest.mark.parametrize(
+    ("why", "because"),
+    [
+        ("steps", ""),
+        ("steps, after its process ended (ActorUnavailableError)", ""),
+        ("on trial: 5 more that do not point against the others", ": on trial: 5 more that do not"),
+    ],
+)
+def test_return_has_a_reason_only_if_the_island_does_more_than_step(why: str, because: str) -> None:
+    joining = then(a_status(), state="joining", life=2, why="joined again")
+    (said,) = announce(joining, then(joining, state="live", why=why))
+    assert said.startswith(f"2:07  island local-2 is back as life 2{because}")
+    assert "steps" not in said
+
+
+@pytest.mark.parametrize(
     ("state", "why", "said"),
     [
         ("draining", "asked to", "draining: asked to"),
