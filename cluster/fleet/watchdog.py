@@ -143,7 +143,7 @@ class Watchdog:
             raise RunFailed(
                 f"{name} hangs ({why}) and was restarted {self.most} times, and the run made "
                 "no progress in between: check its node and the depot, then resume with "
-                "`archipelago run --resume`"
+                "`archipelago run CONFIG.toml --resume --run-dir RUN`"
             )
         log.error("%s hangs: %s; it is restarted (%d)", name, why, it.restarts)
         it.pending, it.heard, it.sign = None, False, None

@@ -72,6 +72,6 @@ def load_fleet_memory(depot: Depot) -> FleetMemory | None:
 
 def _unreadable(depot: Depot, why: str) -> str:
     return (
-        f"{FLEET_FILE} in {depot} cannot be used: {why}; `archipelago run --resume` continues "
-        "without it, with the islands of the configuration"
+        f"{FLEET_FILE} in {depot} cannot be used: {why}; `archipelago run CONFIG.toml --resume "
+        "--run-dir RUN` continues without it, with the islands of the configuration"
     )

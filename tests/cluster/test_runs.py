@@ -248,7 +248,7 @@ def test_fleet_memory_is_read_back_or_refused(elsewhere: Path) -> None:
     assert fleet_file.load_fleet_memory(depot) == kept
     for content in ("", "[]", "7", "{}", whole[:-9]):
         path.write_text(content)
-        with pytest.raises(Damaged, match="`archipelago run --resume` continues without it"):
+        with pytest.raises(Damaged, match=r"`archipelago run CONFIG.toml --resume .* without it"):
             fleet_file.load_fleet_memory(depot)
 
 
