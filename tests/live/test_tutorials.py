@@ -188,14 +188,15 @@ def test_cluster() -> None:
 @pytest.mark.skipif(not Path("/dev/net/tun").exists(), reason="there is no TUN device")
 def test_regions() -> None:
     (
-        up, reach, describe, two, kill, silence, drain, decide, four, eight, cut, decide_last, down,
+        shell, up, reach, describe, two, kill, silence, drain, decide, four, decide_four, eight,
+        cut, decide_last, down,
     ) = blocks("regions.md")  # fmt: skip
+    reach = shell + reach  # each call of `typed` is another shell
     with place() as here, terminal(here) as folder:
         try:
-            typed(here, folder, [up])
+            typed(here, folder, [shell, up])
             typed(here, folder, [describe])
-            of_four = decide.replace("runs/two", "runs/four").replace("stage 1", "stage 2")
-            stages = [("two", 2, two, decide), ("four", 4, four, of_four)]
+            stages = [("two", 2, two, decide), ("four", 4, four, decide_four)]
             stages += [("eight", 8, eight, decide_last)]
             for number, (name, count, submit, decision) in enumerate(stages, 1):
                 run = here.folder / "archipelago" / "runs" / name
