@@ -28,6 +28,8 @@ MakeTask = Callable[..., "Task"]
 """A function `(data: DataSpec, **options) -> Task`."""
 MakeOptimizer = Union["optax.GradientTransformation", Callable[..., "optax.GradientTransformation"]]
 """A transformation, or a function `(**options)` that returns one."""
+_MODEL = frozenset({"preset", "target", "pickled"})
+"""The keys of `[task]` that name the model, or carry it."""
 _NAMED = 5
 """The most variables that a message names."""
 
@@ -80,9 +82,13 @@ def _settings(make: Callable[..., Any], table: str) -> dict[str, str]:
 
 
 def with_task(tables: Mapping[str, Any], make: MakeTask) -> dict[str, Any]:
-    """Return the tables of a configuration with this task in place of its preset or target."""
-    options = tables.get("task", {}).get("options", {})
-    return {**tables, "task": {"options": options, **settings_of(make)}}
+    """Return the tables of a configuration with this task in place of its preset or target.
+
+    All other keys of `[task]` are kept, such as `options`, `init_from` and `compute_dtype`.
+    """
+    before = tables.get("task", {})
+    kept = {key: value for key, value in before.items() if key not in _MODEL}
+    return {**tables, "task": {**kept, **settings_of(make)}}
 
 
 def with_optimizer(tables: Mapping[str, Any], given: MakeOptimizer) -> dict[str, Any]:

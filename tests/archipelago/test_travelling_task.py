@@ -19,6 +19,7 @@ import pytest
 from archipelago.launching import draft_of
 from archipelago.travelling_task import check_resumed, settings_of, with_optimizer, with_task
 from cluster.config.load import parse
+from cluster.config.training_tables import TaskConfig
 from cluster.source import learner_sha256
 from cluster.workers.assembly import optimizer_of, task_of
 from coordinator.errors import UserMistake
@@ -121,6 +122,22 @@ def test_task_replaces_the_preset_and_keeps_the_options() -> None:
         "run": {"steps": 3},
     }
     assert tables["task"]["preset"] == "byte-tiny"
+
+
+def test_task_keeps_all_keys_that_do_not_name_the_model() -> None:
+    table = {
+        "options": {"width": 16},
+        "init_from": "/models/base.safetensors",
+        "init_sha256": "0" * 64,
+        "init_other_shapes": "skip",
+        "compute_dtype": "bfloat16",
+        "remat": "dots",
+        "loop": "tests.loops:train",
+    }
+    own = {"target": "mine:make", "pickled": "a pickle"}
+    name = {"target": "tests.islands.test_pickled_task:make"}
+    assert with_task({"task": {**table, **own}}, make)["task"] == {**table, **name}
+    assert {*table, *own, "preset"} == {*TaskConfig.model_fields}
 
 
 def test_draft_of_a_file_a_config_and_tables_takes_the_task(tmp_path: Path) -> None:
