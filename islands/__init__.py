@@ -31,7 +31,7 @@ Modules:
     state_tree        the arguments of a loss; parameters and state in one tree
     named_arguments   the named arguments of a loss, placed on an island's devices
     frozen_file       frozen arrays from a file whose content is known
-    masked_loss       the mean loss of a batch over the tokens that it counts
+    masked_loss       the mean loss over the tokens that it counts: of a batch, and of batches
     losses            the forms of a user's loss, and the one form that the step calls
     gradients         the gradient of a step's loss, whole or summed over parts of the batch
     randomness        the random key of each training step

@@ -87,7 +87,8 @@ class Task:
     eval_loss: Callable[..., Any] | None = None
     """The loss of held-out batches, in the same forms; None: `loss`, with None for its key.
 
-    The metrics that it returns are in the summary, as means over the held-out batches.
+    The metrics that it returns are in the summary, as means over the held-out batches. Batches with
+    masks are weighted by the tokens that the loss counts (`islands.masked_loss`).
     """
     init_state: Callable[[int], Any] | None = None
     """Seed -> the initial state, such as batch statistics: a float32 pytree. None: no state.

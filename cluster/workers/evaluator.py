@@ -23,8 +23,10 @@ from coordinator.errors import UserMistake
 from coordinator.fragments import Flat, Layout, put_leaf, sew
 from coordinator.protocol import Fragment
 from islands.adopt import AdoptRule, FragmentPort
+from islands.data.segments import counted_in
 from islands.loop_task import host_evaluation
 from islands.losses import evaluation_loss, frozen_of
+from islands.masked_loss import mean_of_batches
 from islands.mesh import Devices, placed
 from islands.mesh_shape import FSDP_OVER_ALL, MeshShape
 from islands.task import Batch, Params
@@ -73,7 +75,7 @@ class Evaluator:
         )
         self._drawn: Params | None = None
         self.metrics: dict[str, float] = {}
-        """The task's metrics of the last evaluation, by name, means over its batches."""
+        """The task's metrics of the last evaluation, by name; means over batches, as the loss."""
         self._judged = Judged(0, 0.0, 0.0, self._few, 2 * self._count(FINAL_WINDOWS) + self._few)
 
     def _odd(self, batch: Batch) -> list[str]:
@@ -177,6 +179,7 @@ class Evaluator:
     def loss(self, flats: Sequence[Flat], windows: int = FINAL_WINDOWS) -> float:
         """Return the held-out loss in nats per token, over that many windows or all there are.
 
+        Batches with masks are weighted by the tokens that the loss counts.
         `metrics` are those of the same batches afterwards.
         """
         return self._mean(flats, range(self._count(windows)))
@@ -205,12 +208,16 @@ class Evaluator:
         return FragmentPort(self._layout, AdoptRule.OVERWRITE, devices=self._devices)
 
     def _over(self, params: Params, batches: Sequence[int]) -> float:
-        results = [self._judge(params, self._batches[i]) for i in batches]
-        names = results[0][1]
-        self.metrics = {
-            name: sum(metrics[name] for _, metrics in results) / len(results) for name in names
-        }
-        return sum(loss for loss, _ in results) / len(results)
+        counts, losses, metrics = list[int | None](), list[float](), dict[str, list[float]]()
+        for i in batches:
+            loss, named = self._judge(params, batch := self._batches[i])
+            losses.append(loss)
+            counted = counted_in(batch)
+            counts.append(None if counted is None else int(counted))
+            for name, value in named.items():
+                metrics.setdefault(name, []).append(value)
+        self.metrics = {name: mean_of_batches(each, counts) for name, each in metrics.items()}
+        return mean_of_batches(losses, counts)
 
     def _judge(self, params: Params, batch: Batch) -> tuple[float, dict[str, float]]:
         """Return the loss and the metrics of one batch, and record how long it took."""

@@ -47,6 +47,18 @@ def mask_of(batch: Any) -> Any:
     return batch.get(LOSS_MASK) if isinstance(batch, Mapping) else None
 
 
+def counted_in(batch: Any) -> Any:
+    """Return the number of tokens whose prediction the loss counts; None without a mask.
+
+    The result is an integer scalar of NumPy or of JAX, as the mask is. A mask without tokens of its
+    shape is an array of the user's own, and counts as none.
+    """
+    mask = mask_of(batch)
+    if mask is None or np.shape(batch.get(TOKENS)) != np.shape(mask) or np.ndim(mask) != 2:
+        return None
+    return mask[:, 1:].sum()
+
+
 def predicted(batch: Any) -> int:
     """Return the number of tokens that a batch predicts, masked ones included."""
     rows, length = tokens_of(batch).shape

@@ -18,9 +18,10 @@ from cluster.names import EVALUATOR
 from cluster.workers.assembly import task_of
 from cluster.workers.contribution_effect import SampledContribution
 from cluster.workers.evaluator import Evaluator
-from coordinator.errors import Unreachable
+from coordinator.errors import Unreachable, UserMistake
 from coordinator.fragments import take
 from coordinator.protocol import Fragment, Island, Version
+from islands.masked_loss import mean_of_batches
 
 TASK = """
 import dataclasses
@@ -82,6 +83,72 @@ def test_evaluation_uses_all_batches_or_a_sample_of_four(
     judge = evaluator(tmp_path, monkeypatch, batches)
     assert judge.sample(judge.initial()) == sample
     assert judge.loss(judge.initial()) == (batches - 1) / 2
+
+
+MASKED = """
+import dataclasses
+import jax.numpy as jnp
+import numpy as np
+from a_task_with_known_losses import squares
+from islands.masked_loss import mean_nats
+from islands.task import load_task
+
+
+def held_out(size, number, counted):
+    mask = np.zeros((size, 3), bool)
+    mask[:, 0] = True  # no prediction
+    mask[:counted, 1] = True
+    return {"tokens": np.full((size, 3), number), "loss_mask": mask}
+
+
+def task(data, counts):
+    found = load_task("byte-tiny", None, {}, data)
+
+    def loss(params, batch):
+        numbers, counted = batch["tokens"][:, 1:].astype(float), batch["loss_mask"][:, 1:]
+        share = jnp.sum(numbers * counted) / jnp.sum(counted)
+        return mean_nats(numbers, batch) + 0 * squares(params), {"number": share}
+
+    batches = [*map(int, counts.split())]
+    return dataclasses.replace(
+        found,
+        loss=loss,
+        heldout=lambda size: [held_out(size, n, counted) for n, counted in enumerate(batches, 1)],
+    )
+"""
+
+
+def masked(here: Path, monkeypatch: pytest.MonkeyPatch, counts: str) -> Evaluator:
+    """Make an evaluator whose n-th held-out batch has a loss of n, and that many tokens count."""
+    (here / "a_task_with_known_losses.py").write_text(TASK)
+    (here / "a_task_with_known_masks.py").write_text(MASKED)
+    monkeypatch.syspath_prepend(here)
+    task = {"target": "a_task_with_known_masks:task", "options": {"counts": counts}}
+    return Evaluator(parse({"task": task, "islands": [{}]}))
+
+
+def test_batches_weigh_as_the_tokens_that_the_loss_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first batch has no answer: its loss of 0 and its metric of NaN have no weight."""
+    judge = masked(tmp_path, monkeypatch, "0 1 0 3")
+    flats = judge.initial()
+    assert judge.loss(flats) == judge.sample(flats) == judge.initial_loss == (2 * 1 + 4 * 3) / 4
+    assert judge.metrics == {"number": (2 * 1 + 4 * 3) / 4}
+
+
+def test_evaluation_without_a_token_that_counts_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = masked(tmp_path, monkeypatch, "0 0")
+    with pytest.raises(UserMistake, match=r"the 2 held-out batches .* no token .*heldout_percent"):
+        judge.loss(judge.initial())
+
+
+@pytest.mark.parametrize("counts", [[5, 5, 5], [None, None, None], [None, 3, 7]])
+def test_batches_of_equal_counts_or_without_masks_weigh_equally(counts: list[int | None]) -> None:
+    losses = [0.1, 0.7, 0.3]
+    assert mean_of_batches(losses, counts) == sum(losses) / 3
 
 
 def test_reports_progress_and_batch_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
