@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from islands.data.segments import counted_in
 from islands.losses import LossResult, Metrics, Named, training_loss
 from islands.state_tree import KEY, PARAMS, STATE
 from islands.task import Batch, Params, Task
@@ -26,7 +27,7 @@ class Gradient(NamedTuple):
     state: Any
     """The new state; None if the task has none."""
     metrics: Metrics
-    """The metrics of the loss; means over the parts of the batch."""
+    """The metrics of the loss; means over the parts of the batch, weighted as the loss."""
 
 
 Scale: TypeAlias = float | jax.Array
@@ -52,6 +53,7 @@ def scaled_gradients_of(task: Task, accumulate: int = 1) -> ScaledGradients:
 
     `accumulate`: the number of equal parts of a batch that are computed one after another, so that
     only one part's activations take memory. Loss and gradient are then the means over the parts.
+    The parts of a batch with a mask are weighted by the tokens that the loss counts in them.
     """
     has_state = task.init_state is not None
     whole = _stateful(task) if has_state else _stateless(task)
@@ -112,15 +114,18 @@ def _accumulated(gradients: ScaledGradients, parts: int, *, has_state: bool) -> 
     """Return the mean over parts of the batch; the state goes from each part to the next.
 
     Part j has the rows j, j + parts, j + 2 parts and so on: the rows of a device stay on it.
+    Without a mask all parts weigh equally.
     """
 
     def call(tree: Params, batch: Batch, named: Named, scale: Scale) -> Gradient:
         rows = jax.tree.map(lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), batch)
+        weights = None if counted_in(batch) is None else _weights_of_parts(rows, parts)
 
         def one(total: Gradient, j: jax.Array) -> tuple[Gradient, Metrics]:
             part = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, j, 1, False), rows)
             own = {**named, KEY: jax.random.fold_in(named[KEY], j)} if KEY in named else named
             found = gradients(with_state(tree, total.state), part, own, scale)
+            found = found if weights is None else _weighted(found, weights[j])
             grads = jax.tree.map(jnp.add, total.grads, found.grads)
             return Gradient(total.loss + found.loss, grads, found.state, {}), found.metrics
 
@@ -132,6 +137,27 @@ def _accumulated(gradients: ScaledGradients, parts: int, *, has_state: bool) -> 
         return Gradient(total.loss / parts, grads, total.state, metrics)
 
     return call
+
+
+def _weights_of_parts(rows: Batch, parts: int) -> jax.Array:
+    """Return the weights of the parts, float32 [parts], with a mean of 1.
+
+    `rows`: a batch with a mask, [rows of a part, parts, ...]. All weights are 1 if no token counts.
+    """
+    counts = jax.vmap(counted_in, in_axes=1)(rows).astype(jnp.float32)
+    total = jnp.sum(counts)
+    return jnp.where(total > 0, counts * parts / jnp.maximum(total, 1), 1.0)
+
+
+def _weighted(found: Gradient, weight: jax.Array) -> Gradient:
+    """Return loss, gradient and metrics times a weight; zeros for the weight 0."""
+
+    def times(leaf: jax.Array) -> jax.Array:
+        kind = leaf.dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.float32
+        return jnp.where(weight > 0, leaf * weight.astype(kind), 0)
+
+    grads, metrics = jax.tree.map(times, (found.grads, found.metrics))
+    return Gradient(times(found.loss), grads, found.state, metrics)
 
 
 def with_state(tree: Params, state: Any) -> Params:

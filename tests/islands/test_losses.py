@@ -25,6 +25,7 @@ from islands.frozen_file import frozen_file
 from islands.gradients import gradients_of
 from islands.inner import Inner
 from islands.losses import evaluation_loss, frozen_of, training_loss
+from islands.masked_loss import mean_nats
 from islands.model import ModelSpec
 from islands.randomness import Draws, key_of
 from islands.state_tree import in_one_tree, named_arguments
@@ -258,6 +259,32 @@ def test_parts_of_a_batch_add_up_to_the_whole(parts: int) -> None:
     np.testing.assert_allclose(summed.loss, whole.loss, rtol=1e-6)
     for one, other in zip(jax.tree.leaves(whole.grads), jax.tree.leaves(summed.grads), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("counted", [(5, 0, 3, 1), (0, 0, 0, 0)])
+def test_parts_of_a_batch_weigh_as_the_tokens_that_the_loss_counts(
+    dropping: Task, counted: tuple[int, ...]
+) -> None:
+    """A part without such a token has no weight, also if the loss divides by their number."""
+
+    def loss(params: Params, batch: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+        errors = (params["w"][batch["tokens"][:, :-1]] - batch["tokens"][:, 1:]) ** 2
+        mask = batch["loss_mask"][:, 1:]
+        return mean_nats(errors, batch), {"share": jnp.sum(errors * mask) / jnp.sum(mask)}
+
+    rng = np.random.default_rng(0)
+    task = replace(dropping, init=lambda seed: {"w": jnp.ones(30)}, loss=loss)
+    mask = np.zeros((8, 9), bool)
+    mask[:, 0] = True  # no prediction
+    for part, count in enumerate(counted):  # rows j and j + 4 are part j
+        mask[part, 1 : 1 + count] = True
+    batch = {"tokens": rng.integers(0, 30, (8, 9), np.int32), "loss_mask": mask}
+    params = {"w": jnp.asarray(rng.normal(size=30), jnp.float32)}
+    whole = gradients_of(task)(params, batch, {})
+    summed = jax.jit(gradients_of(task, 4))(params, batch, {})
+    np.testing.assert_allclose(summed.loss, whole.loss, rtol=1e-6)
+    np.testing.assert_allclose(summed.grads["w"], whole.grads["w"], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(summed.metrics["share"], whole.metrics["share"], rtol=1e-6)
 
 
 def test_each_part_of_a_batch_has_its_own_key_and_passes_its_state_on(stateful: Task) -> None:
