@@ -2,7 +2,8 @@
 
 The parameters that are trained, merged and saved are float32, whatever `init` returns: small steps
 would be lost in bfloat16, which has 8 significant bits. The loss gets copies in its own type, and
-the gradient of a copy is a gradient of its float32 original.
+the gradient of a copy is a gradient of its float32 original. Frozen arrays are only read, so they
+are cast once, when they are loaded.
 """
 
 from __future__ import annotations
@@ -112,21 +113,50 @@ class LossInPrecision:
         return jax.tree_util.tree_map_with_path(kind, self.task.shapes)
 
     def _of_batch(self, leaf: Any) -> Any:
-        return leaf.astype(self.dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+        return _in_type(leaf, self.dtype)
+
+
+@dataclass(frozen=True)
+class FrozenInPrecision:
+    """A task's `frozen` with its real arrays in another type."""
+
+    frozen: Callable[[], Any]
+    dtype: str
+
+    def __call__(self) -> Any:
+        """Return the frozen arrays; each original is freed once it is cast.
+
+        Errors: what the task's `frozen` raises.
+        """
+        leaves, structure = jax.tree.flatten(self.frozen())
+        leaves.reverse()
+        cast = list[Any]()
+        while leaves:
+            cast.append(_in_type(leaves.pop(), self.dtype))
+        return jax.tree.unflatten(structure, cast)
+
+    @property
+    def user_callable(self) -> Any:
+        """The task's own `frozen`, for `islands.user_lines.place_of`."""
+        return self.frozen
 
 
 def in_precision(task: Task, dtype: str | None, remat: str | None) -> Task:
     """Return the task with float32 parameters, and a loss that gets copies in its own types.
 
-    `dtype`: "bfloat16" or "float16" for all parameters (not the state) and for the real arrays of a
-    batch; None: each leaf in the type that `init` gives it. `remat`: what the backward pass
-    computes again instead of keeping it: "dots" (all but matrix products), "all", or None.
+    `dtype`: "bfloat16" or "float16" for all parameters (not the state), and for the real arrays of
+    a batch and of `frozen`; None: each leaf in the type that `init` gives it. `remat`: what the
+    backward pass computes again instead of keeping it: "dots" (all but matrix products), "all", or
+    None.
     """
     if dtype is None and remat is None and not _has_halves(task):
         return task
     wrapped = LossInPrecision(task.loss, task, dtype, remat)
     evaluated = None if task.eval_loss is None else replace(wrapped, loss=task.eval_loss)
-    return replace(task, init=InitInFloat32(task), loss=wrapped, eval_loss=evaluated)
+    frozen = task.frozen
+    if frozen is not None and dtype is not None:
+        frozen = FrozenInPrecision(frozen, dtype)
+    return replace(task, init=InitInFloat32(task), loss=wrapped, eval_loss=evaluated, frozen=frozen)
 
 
 def _has_halves(task: Task) -> bool:
@@ -135,6 +165,12 @@ def _has_halves(task: Task) -> bool:
     except Exception:  # noqa: BLE001 - the checks of a start report it with its line
         return False
     return any(getattr(leaf, "dtype", None) in HALVES for leaf in leaves)
+
+
+def _in_type(leaf: Any, dtype: str | None) -> Any:
+    kind = getattr(leaf, "dtype", None)
+    is_real = kind is not None and jnp.issubdtype(kind, jnp.floating)
+    return leaf.astype(dtype) if is_real else leaf
 
 
 def _in_float32(leaf: Any) -> Any:

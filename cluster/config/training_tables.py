@@ -65,7 +65,7 @@ class TaskConfig(Table):
     "run:NAME[@T]": the model of a run, at step T. Default: `init` makes them.
     """
     compute_dtype: Literal["bfloat16", "float16"] | None = None
-    """Type of the copies of parameters, and of the real arrays of a batch, that the loss gets.
+    """Type in which the loss gets parameters, and the real arrays of a batch and of `frozen`.
 
     The parameters themselves are float32. Default: each in the type that `init` gives it.
     """

@@ -12,7 +12,7 @@ import pytest
 
 from islands.gradients import gradients_of
 from islands.inner import Inner
-from islands.losses import evaluation_loss
+from islands.losses import evaluation_loss, frozen_of
 from islands.model import ModelSpec
 from islands.precision import in_precision
 from islands.state_tree import in_one_tree, named_arguments
@@ -96,6 +96,38 @@ def test_compute_dtype_casts_parameters_and_real_arrays_of_a_batch(plain: Task) 
     assert seen == ["bfloat16", "bfloat16", "int32"]
     number, _ = evaluation_loss(task)(task.init(0), batch)
     assert number.dtype == jnp.float32
+
+
+def test_compute_dtype_casts_frozen_arrays_once(plain: Task) -> None:
+    """The low-rank change of a frozen matrix is computed in bfloat16, base included."""
+    base: dict[str, Any] = {
+        "w": np.full((WIDTH, WIDTH), 0.1, np.float32),
+        "ids": np.arange(3),
+        "scale": 2.0,
+    }
+
+    def lora(params: Params, batch: Batch, frozen: Any) -> jax.Array:
+        weights = frozen["w"] + params["a"] @ params["b"]
+        product = batch["x"] @ weights
+        assert product.dtype == weights.dtype == frozen["w"].dtype == jnp.bfloat16
+        assert jnp.issubdtype(frozen["ids"].dtype, jnp.integer)
+        return jnp.mean(product) * frozen["scale"]
+
+    own = replace(
+        plain,
+        init=lambda seed: {"a": jnp.ones((WIDTH, 1)), "b": jnp.ones((1, WIDTH))},
+        loss=lora,
+        frozen=lambda: base,
+    )
+    task = in_precision(own, "bfloat16", "dots")
+    assert of_loss(task, shapes_of(task), rows(0)) == []
+    loaded = frozen_of(task)
+    assert loaded["w"].dtype == jnp.bfloat16
+    assert loaded["scale"] == 2.0
+    assert base["w"].dtype == np.float32
+    inner = Inner(task, optimizer_spec(warmup_steps=1))
+    inner.step(inner.start(task.init(0)), rows(0), 0)
+    assert frozen_of(in_precision(own, None, "dots")) is base
 
 
 def test_state_keeps_its_type(plain: Task) -> None:
