@@ -19,7 +19,8 @@ from jax.interpreters import partial_eval
 from coordinator.errors import UserMistake
 from islands.loop_task import problems_of_evaluation
 from islands.losses import LossResult, evaluation_loss, frozen_of, training_loss
-from islands.state_tree import FROZEN, KEY, STATE, named_arguments
+from islands.precision import LossInPrecision
+from islands.state_tree import FROZEN, KEY, STATE, named_arguments, refused_argument
 from islands.task import Batch, Params, Task, leaf_path
 from islands.user_code import asked
 from islands.user_lines import place_of, raised_by
@@ -114,6 +115,11 @@ def _of_batch(task: Task, batch: Batch) -> Iterator[str]:
 
 
 def _of_loss(task: Task, shapes: Params, batch: Batch) -> Iterator[str]:
+    for name, function in (("loss", task.loss), ("eval_loss", task.eval_loss)):
+        own = function.loss if isinstance(function, LossInPrecision) else function
+        if own is not None and (problem := refused_argument(own, name)):
+            yield f"{place_of(own)}task {task.name}: {problem}"
+            return
     key = jax.eval_shape(lambda: jax.random.key(0))
     frozen = _traced(task, "frozen", task.frozen, lambda: jax.eval_shape(lambda: frozen_of(task)))
     given = {KEY: key, FROZEN: frozen}

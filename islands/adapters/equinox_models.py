@@ -98,6 +98,7 @@ def equinox_task(
         init_state=(lambda key: nested(structure.initial(key)[1])) if structure.states else None,
         loss=call,
         user_loss=loss,
+        loss_inputs=3 if structure.states else 2,
         user_init=make_model,
         embeddings=lambda path: path in structure.embeddings,
     )

@@ -123,6 +123,7 @@ def linen_task(
         init_state=(lambda key: made(key)[STATS]) if STATS in shapes else None,
         loss=call,
         user_loss=loss,
+        loss_inputs=3,
         user_init=loss,
         embeddings=lambda path: path in embeddings,
     )

@@ -12,10 +12,10 @@ import jax
 from coordinator.errors import UserMistake
 from islands.package_extras import install_command
 from islands.sources import DataSpec
-from islands.state_tree import FROZEN, KEY, named_arguments
+from islands.state_tree import FROZEN, KEY, named_arguments, refused_argument
 from islands.task import Task
 from islands.task_helpers import NamedArrays, supervised_task, text_task
-from islands.user_lines import wrapping
+from islands.user_lines import place_of, wrapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,8 @@ class ModelParts:
     """The inputs of a loss -> loss, new state, metrics."""
     user_loss: Callable[..., Any]
     """The user's loss, whose arguments `key` and `frozen` are passed on."""
+    loss_inputs: int
+    """The number of the other arguments that the user's loss gets."""
     user_init: Callable[..., Any]
     """The user's function that makes the model; a message about parameters begins with its line."""
     embeddings: Callable[[str], bool]
@@ -100,7 +102,12 @@ def task_of(
     stacked: Sequence[str],
     frozen: Callable[[], Any] | None,
 ) -> Task:
-    """Return the task of a model's parts."""
+    """Return the task of a model's parts.
+
+    Errors: `UserMistake` if the user's loss has an argument that no call passes.
+    """
+    if problem := refused_argument(parts.user_loss, "loss", parts.loss_inputs):
+        raise UserMistake(f"{place_of(parts.user_loss)}task {name}: {problem}")
     has_frozen = FROZEN in named_arguments(parts.user_loss)
     loss = wrapping(_with_arguments(parts, has_frozen=has_frozen), parts.user_loss)
     init, state = wrapping(parts.init, parts.user_init), parts.init_state

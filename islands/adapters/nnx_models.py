@@ -91,6 +91,7 @@ def nnx_task(
         init_state=(lambda key: nested(model.initial(key, "BatchStat"))) if model.stats else None,
         loss=call,
         user_loss=loss,
+        loss_inputs=2,
         user_init=make_model,
         embeddings=lambda path: path in model.embeddings,
     )

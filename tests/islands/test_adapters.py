@@ -512,6 +512,17 @@ def test_messages_begin_with_the_line_of_the_users_loss(make: Any, tmp_path: Pat
     assert problem.startswith(f"{where}: task {task.name}: loss gives float32[3]"), problem
 
 
+@pytest.mark.parametrize("make", [archipelago.nnx_task, archipelago.equinox_task])
+def test_argument_that_no_call_passes_is_refused(make: Any) -> None:
+    def draws_nothing(model: Any, batch: Any, dropout_key: Any = None) -> jax.Array:
+        return of_text(model, batch)
+
+    says = r"loss\(model, batch, dropout_key\): the parameter dropout_key is not known; call it key"
+    with pytest.raises(UserMistake, match=says) as refused:
+        make(NnxText if make is archipelago.nnx_task else EquinoxText, draws_nothing, data_spec(""))
+    assert str(refused.value).startswith(f"{__file__}:{draws_nothing.__code__.co_firstlineno}: ")
+
+
 def test_state_that_is_not_returned_is_refused() -> None:
     data = data_spec("", lease_windows=16, heldout_percent=20.0)
 

@@ -27,6 +27,7 @@ from islands.inner import Inner
 from islands.losses import evaluation_loss, frozen_of, training_loss
 from islands.masked_loss import mean_nats
 from islands.model import ModelSpec
+from islands.precision import in_precision
 from islands.randomness import Draws, key_of
 from islands.state_tree import in_one_tree, named_arguments
 from islands.task import Batch, Params, Task, language_model
@@ -120,6 +121,64 @@ def test_loss_without_a_key_is_called_without_one() -> None:
 )
 def test_a_key_is_an_argument_of_that_name(loss: Any, expected: bool) -> None:
     assert named_arguments(loss) == ({"key"} if expected else set())
+
+
+def with_draws(params: Params, batch: Batch, *, dropout_key: Any = None) -> jax.Array:
+    """Return a loss that would silently draw nothing."""
+    return jnp.sum(params["w"] ** 2) + 0 * jnp.sum(batch)
+
+
+def scaled(params: Params, batch: Batch, scale: float, dropout_rate: float = 0.1) -> jax.Array:
+    return scale * (1 - dropout_rate) * jnp.sum(params["w"] ** 2) + 0 * jnp.sum(batch)
+
+
+NAMES_IT = "call it key to get the random key of each step"
+
+
+@pytest.mark.parametrize("has_precision", [False, True])
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (lambda params, batch, rng: 0.0, "loss(params, batch, rng): the parameter rng is not kn"),
+        (lambda params, batch, rng: 0.0, NAMES_IT),
+        (lambda params, batch, key, rng=None: 0.0, f"parameter rng is not known; {NAMES_IT}"),
+        (lambda params, batch, seed=3: 0.0, f"parameter seed is not known; {NAMES_IT}"),
+        (with_draws, "loss(params, batch, dropout_key): the parameter dropout_key is not known"),
+        (scaled, "the parameter scale is not known; 2 arguments are passed by place"),
+        (lambda params, batch, **rest: 0.0, "loss(params, batch, **rest): the parameter rest is"),
+    ],
+)
+def test_argument_that_no_call_passes_is_refused(
+    dropping: Task, loss: Any, says: str, *, has_precision: bool
+) -> None:
+    task = replace(dropping, loss=loss)
+    shapes = shapes_of(task)
+    computed = in_precision(task, "bfloat16" if has_precision else None, None)
+    (problem,) = of_loss(computed, shapes, BATCH)
+    where = f"{__file__}:{loss.__code__.co_firstlineno}: task small: loss("
+    assert problem.startswith(where)
+    assert says in problem
+    judged = replace(dropping, eval_loss=loss)
+    assert "task small: eval_loss(" in of_loss(judged, shapes, BATCH)[0]
+
+
+def test_arguments_with_defaults_or_bound_ones_are_accepted(dropping: Task) -> None:
+    bound = partial(with_draws, dropout_key=None)
+
+    def starred(params: Params, batch: Batch, *rest: Any) -> jax.Array:
+        return bound(params, batch)
+
+    for loss in (partial(scaled, scale=2.0), bound, jax.jit(bound), starred):
+        assert of_loss(replace(dropping, loss=loss), shapes_of(dropping), BATCH) == []
+
+
+def test_argument_behind_the_state_is_refused(stateful: Task) -> None:
+    def loss(params: Params, state: Any, batch: Batch, rng: Any = None) -> Any:
+        return normalized(params, state, batch, rng)
+
+    task = in_one_tree(replace(stateful, loss=loss, init=lambda seed: {"w": jnp.ones(9)}))
+    (problem,) = of_loss(task, shapes_of(task), numbers(0))
+    assert f"loss(params, state, batch, rng): the parameter rng is not known; {NAMES_IT}" in problem
 
 
 # --- state ----------------------------------------------------------------------------------------
