@@ -38,8 +38,9 @@ UNTRAINED = (
 
 UNTOUCHED = (
     "the loss has no gradient for {it}, whatever the parameters and the batch are: nothing would "
-    "train {it}, and weight decay would shrink {it}; use {it} in the loss, make {it} a constant "
-    "of the task, or, for batch statistics, return {it} from Task.init_state"
+    "train {it}, and weight decay would shrink {it}; return {it} from Task.frozen, use {it} in the "
+    "loss, make {it} a constant of the task, or, for batch statistics, return {it} from "
+    "Task.init_state"
 )
 
 

@@ -251,6 +251,7 @@ def test_names_a_leaf_without_a_gradient(
     (problem,) = of_loss(task, shapes_of(task), BATCH)
     assert LINE_FIRST.match(problem), problem
     assert says in problem
+    assert re.search(r"; return (it|them) from Task\.frozen, use (it|them) in the loss,", problem)
 
 
 def test_accepts_a_leaf_that_only_some_batches_use(sound: Task) -> None:
