@@ -15,6 +15,8 @@ class ExtensionPoint:
     """The keys of the configuration that name it, and those of its options."""
     called_by: str
     """The processes that call it."""
+    called_in: tuple[str, ...]
+    """The commands that call it."""
     protocol: str | None
     """The name of its Protocol or class in `archipelago`; None if it is optax's."""
     text: str
@@ -25,11 +27,17 @@ class ExtensionPoint:
     """The example: FILE:NAME in the shipped examples."""
 
 
+ALL = ("run", "study", "replay")
+"""Code that a replay calls, too: it computes the merges again."""
+TRAINING = ("run", "study")
+"""Code of which a replay takes the results from the log or from the stored layout."""
+
 POINTS = (
     ExtensionPoint(
         "Merge rule",
         ("sync.merge", "sync.merge_options"),
         "shards",
+        ALL,
         "MergeFunction",
         "The example is TIES merging (arXiv:2306.01708). `python -m archipelago.examples.ties` "
         "trains with it, and `archipelago replay` then rebuilds the model to the last bit. The run "
@@ -44,6 +52,7 @@ POINTS = (
         "Codec",
         ("sync.wire_up", "sync.wire_down", "sync.wire_options"),
         "islands, shards",
+        ALL,
         "Codec",
         "The example sends one bit for each element, and the mean magnitude. `sync.wire_sha256` is "
         "the digest of the source, as for a merge rule. A codec encodes whole fragments on the "
@@ -56,6 +65,7 @@ POINTS = (
         "Fragmenting",
         ("sync.fragmenting", "sync.fragmenting_options"),
         "islands, evaluator",
+        TRAINING,
         "Fragmenting",
         "The example gives each fragment every n-th layer, as the strided fragments of Streaming "
         "DiLoCo (arXiv:2501.18512). A run notes a digest of its layout, so an island or a resumed "
@@ -67,6 +77,7 @@ POINTS = (
         "Payload gate",
         ("sync.gate", "sync.gate_options"),
         "shards",
+        TRAINING,
         "PayloadGate",
         "The example refuses a contribution that moves a tensor by more than a share of its norm. "
         "The log has each refusal with its reason, so a replay calls no gate. State of a task is "
@@ -78,6 +89,7 @@ POINTS = (
         "Outer optimizer",
         ("sync.outer.target", "sync.outer.options"),
         "shards",
+        ALL,
         None,
         "Any function that returns an optax transformation. Its gradient is minus the merged delta "
         "of one fragment, a flat array. Its state takes the place of the outer momentum.",
@@ -88,6 +100,7 @@ POINTS = (
         "Inner optimizer",
         ("optimizer.target", "optimizer.options"),
         "islands",
+        TRAINING,
         None,
         "Any optax transformation, or a function that returns one. Its updates are added to the "
         "parameters ([how to choose optimizers](../howto/optimizers.md)).",
@@ -99,6 +112,7 @@ POINTS = (
         "Schedule",
         ("optimizer.schedule",),
         "islands",
+        TRAINING,
         None,
         "A function of the clock, in steps of one island, that returns the learning rate. It is "
         "compiled, so it uses `jax.numpy`.",
@@ -109,6 +123,7 @@ POINTS = (
         "Tracker",
         ("monitor.track",),
         "fleet",
+        ("run",),
         "Tracker",
         "A tracker sends the figures of a run to another tool. It can neither hold up nor end the "
         "run: a slow one gets fewer statuses, and one that raises is left out with a line in the "
@@ -120,9 +135,12 @@ POINTS = (
         "Task",
         ("task.target", "task.options"),
         "islands, evaluator",
+        TRAINING,
         "Task",
         "A task has parameters, a loss and data ([your own model](../howto/own-model.md)). "
-        "`archipelago.text_task` and `archipelago.supervised_task` make one with a data source.",
+        "`archipelago.text_task` and `archipelago.supervised_task` make one with a data source. A "
+        "training loop of your own (`task.loop`) works in a run only: a study refuses it "
+        "([your own loop](../howto/own-loop.md)).",
         '[task]\ntarget = "small_task:task"\noptions = {inputs = 8}\n\n[sync]\nfragments = 2',
         "small_task.py:task",
     ),
@@ -130,6 +148,7 @@ POINTS = (
         "Data source",
         ("task.target",),
         "islands",
+        TRAINING,
         "StreamLike",
         "The `stream` of a task makes the data source of an island, which yields batches from the "
         "leases that the syncer grants. The example reads no files: each window is computed from "

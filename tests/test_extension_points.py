@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import archipelago
+from archipelago.lab.training.supported import refused
 from cluster.config.load import parse
 from cluster.fleet.tracking import check_trackers
 from cluster.shard.build import outer_of
@@ -73,3 +75,17 @@ def test_each_own_key_of_the_schema_is_on_the_page() -> None:
     assert {key for key in keys if f"`{key}`" not in page} == set()
     named = {key for point in POINTS.values() for key in point.keys}
     assert keys <= named
+
+
+def test_page_names_the_commands_that_call_each_point() -> None:
+    """A replay takes refusals from the log; only a run has trackers or a loop of the user's own."""
+    page = (ROOT / "docs" / "reference" / "extension-points.md").read_text(encoding="utf-8")
+    rows = {title: re.findall(rf"^\| \[{title}\].*$", page, re.M) for title in POINTS}
+    for title, (row,) in rows.items():
+        found = {name for name in ("run", "study", "replay") if f"`{name}`" in row}
+        wanted = {"run"} if title == "Tracker" else {"run", "study"}
+        wanted |= {"replay"} if title in ("Merge rule", "Codec", "Outer optimizer") else set()
+        assert found == wanted, title
+    assert "`task.loop`) works in a run only" in page
+    looping = {"task": {"preset": "byte-tiny", "loop": "a_loop:train"}, "islands": [{}]}
+    assert refused(parse(looping))[0].startswith("task.loop: virtual time has no loop")

@@ -176,3 +176,32 @@ def test_installs_are_in_a_clone_and_of_extras_that_exist() -> None:
 
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= MOST_README_LINES
+
+
+def unknown_extras(text: str) -> set[str]:
+    """Return the extras that a text names, and that pyproject.toml does not have.
+
+    An extra of another package, such as `ray[default]`, has that form on the same line.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    lists = re.findall(r"\barchipelago(?:-diloco)?\[([\w,-]+)\]", text)
+    named = {name for each in lists for name in each.split(",")}
+    for line in text.splitlines():
+        in_words = re.findall(r"\bextras? `([\w-]+)`", line)
+        others = set(re.findall(r"(?<!archipelago)(?<!-diloco)\[([\w-]+)\]", line))
+        named |= {*in_words} - others
+    return named - project["optional-dependencies"].keys()
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES]
+)
+def test_extras_that_a_page_names_exist(page: Path) -> None:
+    assert unknown_extras(page.read_text("utf-8")) == set()
+
+
+def test_a_page_with_a_wrong_extra_is_noticed() -> None:
+    text = (
+        "the extra `pictures`\n`archipelago-diloco[lab,plots]`\n`ray[default]`: the extra `default`"
+    )
+    assert unknown_extras(text) == {"pictures", "plots"}
