@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from archipelago.losses_by_type import TypeLoss
     from cluster.config.schema import Config
     from islands.multiple_choice import ChoiceScore
+    from islands.sources import DataSpec
     from islands.task import Task
     from islands.text_model import Sampling, TextModel
 
 
 WINDOWS = 256
 """Windows of each type of files that are read for its loss."""
+READ_BY = "read by "
+"""The beginning of the source of data that a task reads from elsewhere than `data.source`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Judgement:
     step: int | None
     """Step of the model; None: the newest."""
     source: str
-    """Source of the data."""
+    """Source of the data; "read by TARGET" if the task does not read `data.source`."""
     heldout_loss: float
     """Loss in nats per token, over the same windows as in the run's own evaluations."""
     perplexity: float
@@ -128,8 +131,16 @@ class TrainedModel:
         `windows`: windows of each type of files for the losses by type; 0 for none. `tasks`: files
         with multiple-choice questions (`islands.multiple_choice`).
 
-        Errors: `UserMistake` if there is no such data, or a file of questions is broken.
+        Errors: `UserMistake` if there is no such data, the task does not read `data.source`, or a
+        file of questions is broken.
         """
+        own = self._reader()
+        if own is not None and source is not None:
+            raise UserMistake(
+                f"--data {source!r}: the task {own} of run {self.run} does not read data.source, "
+                "so the loss would be that of its own data: leave --data out, or let the task "
+                "read its held-out data from `source` of its DataSpec"
+            )
         scores = self._scores(tasks)
         from archipelago.bits_per_byte import bits_per_byte
         from archipelago.losses_by_type import losses_by_type
@@ -144,6 +155,7 @@ class TrainedModel:
             data = config.data.model_copy(update=self._read_as_own(source))
             config = config.model_copy(update={"data": data})
             task = task_of(config)
+        read = [plain_uri(part.source) for part in config.data.mixture or [config.data]]
         evaluator = Evaluator(config)
         layout = evaluator.layout
         leaves = [self._parameters[leaf.path] for leaf in layout.leaves]
@@ -153,7 +165,7 @@ class TrainedModel:
         return Judgement(
             self.run,
             self.step,
-            ", ".join(plain_uri(part.source) for part in config.data.mixture or [config.data]),
+            ", ".join(read) if own is None else f"{READ_BY}{own}",
             loss,
             math.exp(loss),
             bits.value,
@@ -162,6 +174,22 @@ class TrainedModel:
             losses_by_type(self.task, self.params, data_spec(config), windows) if windows else [],
             scores,
         )
+
+    def _reader(self) -> str | None:
+        """Return the target of a task that does not read `data.source`; None if the task does."""
+        table = self.config.task
+        if table.target is None:
+            return None
+        from cluster.workers.assembly import data_spec
+        from cluster.workers.evaluator import EVALUATION_BATCH
+        from islands.source_use import reads_source
+        from islands.task import load_task
+
+        def make(data: DataSpec) -> Task:
+            return load_task(table.preset, table.target, table.options, data, table.pickled)
+
+        own = data_spec(self.config)
+        return None if reads_source(make, own, EVALUATION_BATCH) else table.target
 
     def _read_as_own(self, source: str) -> dict[str, object]:
         """Return the keys of `[data]` that read another source as the tokens of this model."""

@@ -22,6 +22,7 @@ Modules:
     corpus_reader     how a corpus is read from files, and which files are refused
     sources           the sources of tokens: text, folders, tables, buckets, the standard library
     source_tokenizer  the tokenizer of a source, or the one that all sources of a mixture have
+    source_use        the check whether a task reads its held-out data from `data.source`
     source_tokens     the tokens of a file of a source, some at a time
     token_files       a corpus in memory-mapped files, written once for each machine
     permutation       a shuffled order computed on the fly, never stored

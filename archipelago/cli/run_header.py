@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from archipelago.cli.formatting import WIDTH
+from archipelago.trained_model import READ_BY
 from cluster.config.schema import Config, IslandGroup, OptimizerConfig
 from cluster.config.toml import toml_value
 from cluster.config.values import AUTO, RATES
@@ -169,7 +170,7 @@ def _source(config: Config) -> str:
     """
     data = config.data
     if config.task.target and not data.mixture and "source" not in data.model_fields_set:
-        return f"read by {config.task.target}"
+        return f"{READ_BY}{config.task.target}"
     total = sum(each.weight for each in data.mixture)
     mixture = " + ".join(f"{each.weight / total:.0%} {each.source}" for each in data.mixture)
     return f"{mixture or data.source}, windows of {data.window} tokens"

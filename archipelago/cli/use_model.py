@@ -97,20 +97,22 @@ def evaluate(
     """Compute the held-out loss of a run's model, on its own data or on another source.
 
     Without --data, the loss is that of the run's summary: over the same windows. The losses by
-    type are those of the first windows of the held-out files with that suffix. --tasks adds the
+    type are those of the first windows of the held-out files with that suffix. --data is refused
+    if the task of the run has data of its own, and does not read `data.source`. --tasks adds the
     share of right answers to questions, which `archipelago data questions` makes.
 
     Example: archipelago eval runs/demo --tasks definitions.jsonl --tasks cloze.jsonl
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the accelerators belong to the islands
-    from archipelago.trained_model import trained_model
+    from archipelago.trained_model import READ_BY, trained_model
 
     found = trained_model(name, at, address).judged(data, windows, tasks or ())
     if as_json:
         print(json_text(asdict(found)))
         return
     out = Console(highlight=False, markup=False, soft_wrap=True)
-    out.print(f"{found.run} on {found.source}: {found.heldout_loss:.4f} nats per token")
+    source = f"data {found.source}" if found.source.startswith(READ_BY) else found.source
+    out.print(f"{found.run} on {source}: {found.heldout_loss:.4f} nats per token")
     out.print(f"perplexity {found.perplexity:.2f}")
     if found.bits_per_byte is not None:
         out.print(f"{found.bits_per_byte:.4f} bits per byte")

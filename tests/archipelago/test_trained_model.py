@@ -43,14 +43,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir.mkdir(parents=True)
     text = LEAST.replace("SOURCE", str(sums(folder / "text")))
     (run_dir / "config.toml").write_text(text + "\n[[islands]]\ncount = 1\n")
-    config = load(run_dir / "config.toml")
-    task = task_of(config)
-    layout = layout_of(task, config.sync.fragments)
-    save_layout(Folder(run_dir), layout)
-    files = ModelFiles(run_dir, layout, PART_BYTES)
-    for flat in flats_of(run_dir):
-        files.add(Version(0, 1), flat)
-    files.publish()
+    publish(run_dir)
     return run_dir
 
 
@@ -65,6 +58,17 @@ def flats_of(run_dir: Path) -> list[Flat]:
     config = load(run_dir / "config.toml")
     layout = layout_of(task_of(config), config.sync.fragments)
     return [take(layout, Fragment(p), leaves_of(run_dir)) for p in range(len(layout.fragments))]
+
+
+def publish(run_dir: Path) -> None:
+    """Leave the layout and the model of a run beside its configuration."""
+    config = load(run_dir / "config.toml")
+    layout = layout_of(task_of(config), config.sync.fragments)
+    save_layout(Folder(run_dir), layout)
+    files = ModelFiles(run_dir, layout, PART_BYTES)
+    for flat in flats_of(run_dir):
+        files.add(Version(0, 1), flat)
+    files.publish()
 
 
 def parameters_of(run_dir: Path) -> dict[str, np.ndarray]:
@@ -151,6 +155,52 @@ def test_eval_reads_another_source(
     assert "nats per token" in command(capsys, "eval", str(run_dir))
 
 
+@pytest.fixture
+def own_data(tmp_path: Path) -> Path:
+    """Return the directory of a run whose task has examples of its own."""
+    run_dir = tmp_path / "runs" / "own"
+    run_dir.mkdir(parents=True)
+    (run_dir / "config.toml").write_text(OWN_DATA)
+    config = load(run_dir / "config.toml")
+    (run_dir / "config.toml").write_text(config.toml())  # as a run does: with all defaults
+    publish(run_dir)
+    return run_dir
+
+
+OWN_DATA = """
+[task]
+target = "archipelago.examples.small_task:task"
+[sync]
+fragments = 2
+[data]
+window = 16
+lease_windows = 32
+[[islands]]
+count = 1
+"""
+
+
+def test_eval_names_the_task_that_reads_its_own_data(
+    own_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = json.loads(command(capsys, "eval", str(own_data), "--json"))
+    assert found["source"] == "read by archipelago.examples.small_task:task"
+    out = command(capsys, "eval", str(own_data))
+    assert out.startswith("own on data read by archipelago.examples.small_task:task: ")
+
+
+def test_another_source_is_refused_for_a_task_with_its_own_data(
+    own_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", str(own_data), "--data", "/does/not/exist"])
+    assert ended.value.code == 2
+    assert (
+        "--data '/does/not/exist': the task archipelago.examples.small_task:task of run own does "
+        "not read data.source, so the loss would be that of its own data: leave --data out"
+    ) in capsys.readouterr().err
+
+
 def test_run_whose_task_has_changed_is_refused(run_dir: Path) -> None:
     config = load(run_dir / "config.toml")
     parameters = {**parameters_of(run_dir), "norm": np.zeros(3, np.float32)}
@@ -212,13 +262,7 @@ def made(folder: Path, data: str, vocabulary: int) -> Path:
     text = LEAST.replace('source = "SOURCE"\n', "") + data
     text = text.replace("hidden = 32", f"hidden = 32, vocabulary = {vocabulary}")
     (run_dir / "config.toml").write_text(text + "\n[[islands]]\ncount = 1\n")
-    config = load(run_dir / "config.toml")
-    layout = layout_of(task_of(config), config.sync.fragments)
-    save_layout(Folder(run_dir), layout)
-    files = ModelFiles(run_dir, layout, PART_BYTES)
-    for flat in flats_of(run_dir):
-        files.add(Version(0, 1), flat)
-    files.publish()
+    publish(run_dir)
     return run_dir
 
 
