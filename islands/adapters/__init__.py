@@ -9,5 +9,6 @@ Modules:
     linen_models    tasks of Flax Linen modules
     equinox_models  tasks of Equinox models
     model_parts     the parts of a model as a task of text or of examples
+    value_origins   the origins of each result of a traced function
     leaf_trees      trees of dictionaries, built from leaves by path and read back
 """

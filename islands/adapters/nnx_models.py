@@ -27,6 +27,7 @@ from islands.adapters.model_parts import (
     split_result,
     task_of,
 )
+from islands.adapters.value_origins import is_other, origins
 from islands.nested_leaves import nested
 from islands.sources import DataSpec
 from islands.task import Task
@@ -80,11 +81,20 @@ def nnx_task(
     """
     given = TaskData(data, examples, classes, vocabulary).checked(name)
     model = _Structure.of(make_model, f"task {name}:")
+    nnx = model.nnx
 
     def call(step: LossInputs) -> tuple[Any, Any, Any]:
         built = model.built(step.params, step.state, step.key)
         number, metrics = split_result(loss(built, step.batch, **step.named))
-        return number, nested(model.state_after(built, step.params)), metrics
+        if model.may_be_assigned(built, step.params):
+
+            def after(params: Any) -> dict[str, Any]:
+                traced = model.built(params, step.state, step.key)
+                loss(traced, step.batch, **step.named)
+                return model.values_of(traced, nnx.Param)
+
+            refuse_assigned(after, step.params)
+        return number, nested(model.values_of(built, nnx.BatchStat)), metrics
 
     parts = ModelParts(
         init=lambda key: nested(model.initial(key, "Param")),
@@ -198,20 +208,42 @@ class _Structure:
             return jnp.zeros_like(variable.get_value())
         return values[path]
 
-    def state_after(self, model: Any, params: Any) -> dict[str, Any]:
-        """Return the batch statistics of a model after its loss was computed.
+    def values_of(self, model: Any, kind: Any) -> dict[str, Any]:
+        """Return the values of the variables of this kind, by path."""
+        return _values(dict(self.nnx.to_flat_state(self.nnx.state(model, kind))), kind)
 
-        Errors: `UserMistake` if the loss has assigned a parameter.
-        """
-        nnx, before = self.nnx, leaves_of(params)
-        after = _values(dict(nnx.to_flat_state(nnx.state(model, nnx.Param))), nnx.Param)
-        if assigned := [path for path, value in after.items() if value is not before.get(path)]:
-            raise UserMistake(
-                f"the loss assigns the parameter {assigned[0]}: only its gradient changes a "
-                "parameter; make it an nnx.BatchStat"
-            )
-        stats = nnx.state(model, nnx.BatchStat)
-        return _values(dict(nnx.to_flat_state(stats)), nnx.BatchStat)
+    def may_be_assigned(self, model: Any, params: Any) -> bool:
+        """Return whether a parameter has another value than before, or only another tracer."""
+        before = leaves_of(params)
+        after = self.values_of(model, self.nnx.Param)
+        return any(value is not before.get(path) for path, value in after.items())
+
+
+def refuse_assigned(after: Callable[[Any], dict[str, Any]], params: Any) -> None:
+    """Check that a loss computes no value of a parameter; other changes are discarded.
+
+    Transforms of Flax write all variables back as new tracers, so only the jaxpr shows which of
+    them are computed.
+
+    `after`: parameters -> the values of all parameters after the loss, by path.
+
+    Errors: `UserMistake` if the loss assigns a computed value to a parameter.
+    """
+    leaves = leaves_of(params)
+    shapes = {path: jax.ShapeDtypeStruct(each.shape, each.dtype) for path, each in leaves.items()}
+
+    def in_order(leaves: dict[str, Any]) -> list[Any]:
+        values = after(nested(leaves))
+        return [values[path] for path in sorted(values)]
+
+    found = origins(jax.make_jaxpr(in_order)(shapes))  # JAX sorts the paths of a dictionary, too
+    paths = sorted(shapes)
+    wrong = (path for i, path in enumerate(paths) if is_other(found[i], i))
+    if assigned := next(wrong, None):
+        raise UserMistake(
+            f"the loss assigns the parameter {assigned}: only its gradient changes a parameter; "
+            "make it an nnx.BatchStat"
+        )
 
 
 def _problems(nnx: Any, variables: Mapping[tuple[Any, ...], Any]) -> list[str]:
