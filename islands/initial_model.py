@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.errors import UserMistake
-from islands.gemma.hf_folder import HfFolder
+from islands.gemma.hf_folder import CONFIG, HfFolder
 from islands.orbax_checkpoint import OrbaxCheckpoint
 from islands.parameter_files import INDEX, SUFFIX, ParameterSource, SafetensorsFiles, StoredLeaf
 from islands.task import Params, Task, leaf_path
@@ -121,7 +121,9 @@ def problems_of(given: str, found: InitialMatch, other_shapes: OtherShapes) -> l
     """Return why a model cannot start from this source; empty if it can."""
     problems = list[str]()
     if found.misfits and other_shapes is OtherShapes.REFUSE:
-        problems += [f"{KEY} = {given!r}: {misfit}" for misfit in found.misfits]
+        problems += [f"{KEY} = {given!r}: {misfit}" for misfit in found.misfits[:NAMED]]
+        if (more := len(found.misfits) - NAMED) > 0:
+            problems.append(f"{KEY} = {given!r}: and {more} more leaves of another shape or type")
         problems.append(
             f'{KEY}: to keep leaves of another shape from init, set task.init_other_shapes = "skip"'
         )
@@ -133,7 +135,19 @@ def problems_of(given: str, found: InitialMatch, other_shapes: OtherShapes) -> l
             f"{name_list(found.unused)}"
             + (f"; is {near[0]!r} there meant to be {own[0]!r}?" if near else "")
         )
+    if problems and (folder := _hugging_face_folder(given)) is not None:
+        problems.append(
+            f"{KEY} = {given!r}: {CONFIG} is beside it, so it is a model of transformers, whose "
+            f'arrays have other names and shapes: write {KEY} = "{HF}{folder}" (Gemma only)'
+        )
     return problems
+
+
+def _hugging_face_folder(given: str) -> Path | None:
+    """Return the folder of a file that belongs to a model of transformers; None for others."""
+    kind, place = parsed(given)
+    folder = Path(place).expanduser().parent
+    return folder if not kind and (folder / CONFIG).is_file() else None
 
 
 def name_list(names: Sequence[str]) -> str:

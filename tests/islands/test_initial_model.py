@@ -162,6 +162,32 @@ def test_all_leaves_of_another_shape_or_type_are_named(
     assert same(loaded(task, given, rule=OtherShapes.SKIP), wanted)
 
 
+def test_only_the_first_leaves_of_another_shape_are_named(
+    task: Task, arrays: Arrays, tmp_path: Path
+) -> None:
+    given = written(tmp_path / "base.safetensors", {p: np.zeros(1, "f4") for p in arrays})
+    named = [f"task.init_from = {given!r}: {path} is " for path in arrays]
+    lines = refused(task, given).splitlines()
+    assert all(line.startswith(name) for line, name in zip(lines, named[:8], strict=False))
+    more = f"task.init_from = {given!r}: and {len(named) - 8} more leaves of another shape or type"
+    assert len(named) > 9
+    assert lines[8] == more
+    assert 'init_other_shapes = "skip"' in lines[9]
+    assert len(lines) == 10
+
+
+def test_file_of_transformers_is_refused_with_the_folder_to_name(
+    task: Task, arrays: Arrays, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    given = written(tmp_path / "model.safetensors", {"model.norm.weight": np.ones(3, "f4")})
+    assert f'write task.init_from = "hf:{tmp_path}"' in refused(task, given)
+    other = written(tmp_path / "model.safetensors", {p: np.zeros(1, "f4") for p in arrays})
+    assert f'write task.init_from = "hf:{tmp_path}"' in refused(task, other)
+    fitting = written(tmp_path / "model.safetensors", arrays)
+    assert same(loaded(task, fitting), arrays)
+
+
 @pytest.mark.parametrize("rule", OtherShapes)
 def test_source_of_another_model_is_refused(task: Task, tmp_path: Path, rule: OtherShapes) -> None:
     given = written(tmp_path / "x.safetensors", {"model.embedding": np.ones(3, np.float32)})
