@@ -128,13 +128,21 @@ def test_entry_refuses_a_package_in_front_of_ours(
     assert last.startswith(f"{start}{found} is imported in place of this project's package {name}")
 
 
-@pytest.mark.parametrize("command", ["demo", "run"])
-def test_run_is_refused_in_a_folder_with_such_a_package(tmp_path: Path, command: str) -> None:
+DEMO = str(ROOT / "examples/demo.toml")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["demo"], ["run", DEMO], ["submit", DEMO, "--address", "http://127.0.0.1:1"]],
+    ids=lambda arguments: arguments[0],
+)
+def test_run_is_refused_in_a_folder_with_such_a_package(
+    tmp_path: Path, arguments: list[str]
+) -> None:
     """The workers of Ray search the current folder first, even if this process does not."""
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "__init__.py").touch()
     script = "import archipelago_launcher, sys; sys.path.remove(''); archipelago_launcher.main()"
-    arguments = [command] if command == "demo" else [command, str(ROOT / "examples/demo.toml")]
     done = ended(tmp_path, "-c", script, *arguments, PYTHONPATH=str(ROOT))
     assert done.returncode == 2, done
     assert f"archipelago: {tmp_path}/cluster is in front of this project's package" in done.stderr
