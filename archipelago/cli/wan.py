@@ -31,7 +31,7 @@ def up(
         list[str], typer.Option("--region", metavar="NAME", help="A region's name; repeat it.")
     ] = [],  # noqa: B006 - typer reads it; it never changes
     gbit: Annotated[
-        float, typer.Option(help="Bandwidth of each link, each way; 0: no limit.")
+        float, typer.Option(help="Bandwidth of each link, each way; 0: no limit, with --force.")
     ] = 0.2,
     rtt_ms: Annotated[float, typer.Option(help="Round-trip time between two regions.")] = 80.0,
     tuned: Annotated[
@@ -110,7 +110,9 @@ def down(name: Name = DEFAULT_NAME, as_json: Json = False) -> None:
 @wan.command(name="set")
 def change(
     regions: Regions = [],  # noqa: B006 - typer reads it; it never changes
-    gbit: Annotated[float | None, typer.Option(help="Bandwidth, each way; 0: no limit.")] = None,
+    gbit: Annotated[
+        float | None, typer.Option(help="Bandwidth, each way; 0: no limit, with --force.")
+    ] = None,
     rtt_ms: Annotated[float | None, typer.Option(help="Round-trip time.")] = None,
     jitter_ms: Annotated[float | None, typer.Option(help="Largest addition to a delay.")] = None,
     cut: Annotated[

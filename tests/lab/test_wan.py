@@ -111,6 +111,13 @@ def test_links_are_not_made_faster_than_half_of_the_ceiling(made: Made) -> None:
         rig.changed(network, ["us"], {"gbit": 0.5})
     forced = rig.changed(network, ["us"], {"gbit": 0.5}, force=True)
     assert forced.region("us").gbit == 0.5
+    text = r"the links of eu, us have no limit, so they carry more than half of the 2\.00 Gbit/s"
+    with pytest.raises(rig.LinksTooFast, match=text) as refusal:
+        rig.changed(network, ["eu", "us"], {"gbit": 0.0})
+    assert str(refusal.value).endswith("take a --gbit above 0, or --force")
+    free = rig.changed(network, [], {"gbit": 0.0}, force=True)
+    assert {region.gbit for region in free.regions} == {0.0}
+    assert rig.changed(made.network, [], {"gbit": 0.0}).region("eu").gbit == 0.0, "not measured"
     network.write(made.folder / "net")
     assert read("net", made.folder).ceiling_gbit == 2.0
 

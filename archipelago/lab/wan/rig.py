@@ -148,16 +148,24 @@ def _made(
 def _within_ceiling(network: Network) -> None:
     """Check that the links together need at most half of what this machine forwards.
 
+    A link without a limit needs more than that.
+
     Errors: `LinksTooFast`, unless the network is forced or its ceiling is not measured.
     """
-    needed = sum(region.gbit for region in network.regions)
     most = network.ceiling_gbit
-    if most is not None and needed > ceiling.SHARE * most and not network.forced:
-        raise LinksTooFast(
-            f"the links together carry up to {needed:g} Gbit/s, more than half of the "
-            f"{most:.2f} Gbit/s that this machine forwards, so the machine and not "
-            "the links would be measured; take a smaller --gbit, or --force"
-        )
+    if most is None or network.forced:
+        return
+    needed = sum(region.gbit for region in network.regions)
+    free = ", ".join(region.name for region in network.regions if not region.gbit)
+    if not free and needed <= ceiling.SHARE * most:
+        return
+    rates, smaller = f"the links together carry up to {needed:g} Gbit/s,", "smaller --gbit"
+    if free:
+        rates, smaller = f"the links of {free} have no limit, so they carry", "--gbit above 0"
+    raise LinksTooFast(
+        f"{rates} more than half of the {most:.2f} Gbit/s that this machine forwards, so the "
+        f"machine and not the links would be measured; take a {smaller}, or --force"
+    )
 
 
 def _start_forwarder(network: Network) -> None:
