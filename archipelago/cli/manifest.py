@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cluster.config.schema import Config
 
 manifest = typer.Typer(
-    help="Deployment files from the configuration of a run: Kubernetes, Slurm, SkyPilot.",
+    help="Deployment files from the configuration of a run: Kubernetes, Slurm.",
     no_args_is_help=True,
 )
 Named = Annotated[

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from ray._private.label_utils import parse_node_labels_string
 
+from archipelago.cli import manifest as commands
 from archipelago.cli.main import main
 from archipelago.manifest.kuberay import entrypoint
 from archipelago.manifest.kuberay_files import Manifest, kuberay_manifest
@@ -413,6 +414,15 @@ def test_mistakes_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserMistake, match="--") as error:
         made("cpu", **changes)
     assert message in str(error.value)
+
+
+def test_help_names_the_platforms_that_have_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["manifest", "-h"])
+    said = capsys.readouterr().out
+    assert "Deployment files from the configuration of a run: Kubernetes, Slurm.\n" in said
+    made = [each.callback for each in commands.manifest.registered_commands]
+    assert made == [commands.kuberay, commands.slurm]
 
 
 def test_a_group_with_a_reserved_name_is_refused() -> None:
