@@ -23,6 +23,7 @@ from cluster.config.toml import toml_value
 from cluster.status import RunStatus
 from cluster.storage import runs
 from coordinator.errors import UserMistake
+from islands.data.local_paths import local_path
 
 if TYPE_CHECKING:
     from cluster.launch.job import Job
@@ -80,7 +81,7 @@ def run(
 
     check_resuming(resume=resume, from_stored=from_stored, from_step=from_step)
     checked, origin = draft_of(config, overrides, task, optimizer)
-    chosen = None if run_dir is None else Path(run_dir)
+    chosen = None if run_dir is None else local_path("run_dir", run_dir)
     config, chosen, layout = enter(checked, origin, chosen, _now(), resume=resume, owned=True)
     if from_step is not None:
         chosen_rung(depot_of(config, chosen), from_step)

@@ -32,6 +32,7 @@ from cluster.storage import runs
 from cluster.storage.ladder import chosen_rung
 from cluster.storage.open_depot import depot_of
 from coordinator.errors import UserMistake
+from islands.data.local_paths import local_path
 
 
 class Run(RunHandle):
@@ -94,7 +95,7 @@ class Run(RunHandle):
         draft, self._origin = draft_of(config, overrides, task, optimizer)
         self._config, self._source = draft.accepted(), draft.origin
         self._resume, self._from_stored, self._from_step = resume, from_stored, from_step
-        self._wanted_dir = None if run_dir is None else Path(run_dir).absolute()
+        self._wanted_dir = None if run_dir is None else local_path("run_dir", run_dir).absolute()
         self._callbacks = Callbacks(on_merge, on_evaluate, on_island_lost)
         self._started: StartedRun | None = None
 

@@ -17,6 +17,7 @@ from cluster.storage.files import read_figures
 from cluster.storage.metrics_log import LOOKS
 from coordinator.errors import RunFailed, UserMistake
 from coordinator.protocol import Island
+from islands.data.local_paths import local_path
 
 POLL_S = 0.5
 """Seconds between two looks at a run, while `wait` waits for it."""
@@ -83,8 +84,12 @@ class RunHandle(ABC):
         self._call("drain", Island(island))
 
     def save(self, path: Path | str) -> str:
-        """Write the current model to a path of the fleet's machine, and return that path."""
-        return self._call("save", Path(path).expanduser().absolute())
+        """Write the current model to a path of the fleet's machine, and return that path.
+
+        Raises:
+            UserMistake: The path is the address of a bucket.
+        """
+        return self._call("save", local_path("save", path).expanduser().absolute())
 
     def metrics(self) -> Any:
         """Return the history of the run: the rows of `metrics.jsonl`, oldest first.

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from archipelago.cli.bench_output import tell
-from archipelago.cli.options import Json, Overrides
+from archipelago.cli.options import Json, Overrides, on_this_machine
 from archipelago.cli.tables import figures_table, rows_table
 from cluster.storage.files import json_text
 from coordinator.codec import Wire
@@ -143,7 +143,11 @@ def large(
 def accelerator(
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep accelerator.json there, rewritten after each part."),
+        typer.Option(
+            metavar="DIR",
+            help="Keep accelerator.json there, rewritten after each part.",
+            callback=on_this_machine,
+        ),
     ] = None,
     budget_s: Annotated[
         float | None,

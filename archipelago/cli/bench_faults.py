@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from archipelago.cli.bench_output import tell
-from archipelago.cli.options import Json, Overrides
+from archipelago.cli.options import Json, Overrides, on_this_machine
 from coordinator.errors import UserMistake
 
 LEAST_S = 30.0
@@ -69,7 +69,11 @@ def faults(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="With --levels: write JSON, CSV and pictures there."),
+        typer.Option(
+            metavar="DIR",
+            help="With --levels: write JSON, CSV and pictures there.",
+            callback=on_this_machine,
+        ),
     ] = None,
     overrides: Overrides = [],  # noqa: B006 - typer reads it; it never changes
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,

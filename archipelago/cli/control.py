@@ -11,7 +11,14 @@ import typer
 from rich.console import Console
 
 from archipelago.cli.formatting import duration
-from archipelago.cli.options import ClusterAddress, Json, NamedRun, RunName, live_run
+from archipelago.cli.options import (
+    ClusterAddress,
+    Json,
+    NamedRun,
+    RunName,
+    live_run,
+    on_this_machine,
+)
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
 from coordinator.protocol import Island
@@ -124,7 +131,11 @@ def save(
     name: NamedRun,
     path: Annotated[
         Path,
-        typer.Argument(metavar="PATH", help="A folder, or a name that ends with .safetensors."),
+        typer.Argument(
+            metavar="PATH",
+            help="A folder, or a name that ends with .safetensors.",
+            callback=on_this_machine,
+        ),
     ],
     address: ClusterAddress = None,
     as_json: Json = False,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from archipelago.cli.options import Json
+from archipelago.cli.options import Json, on_this_machine
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
 
@@ -18,7 +18,9 @@ LAST_S = 1800.0
 
 
 def dashboards(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write.")] = Path("dashboards"),
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where to write.", callback=on_this_machine)
+    ] = Path("dashboards"),
     at: Annotated[
         str | None,
         typer.Option(
@@ -55,6 +57,7 @@ def dashboards(
         typer.Option(
             metavar="DIR",
             help="Draw the boards as PNG, from what Prometheus at --prometheus-url has of a run.",
+            callback=on_this_machine,
         ),
     ] = None,
     run: Annotated[

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from archipelago.cli.formatting import amount
-from archipelago.cli.options import Json
+from archipelago.cli.options import Json, on_this_machine
 from archipelago.cli.questions import questions
 from cluster.storage.files import json_text
 
@@ -76,7 +76,12 @@ def _spec(
 @data.command()
 def tokenize(
     source: Source,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder for the tokens.")],
+    out: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OUT", help="A new folder for the tokens.", callback=on_this_machine
+        ),
+    ],
     tokenizer: Tokenizer = None,
     train_vocab: Annotated[
         int | None,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from archipelago.cli.options import ClusterAddress, Json, NamedRun
+from archipelago.cli.options import ClusterAddress, Json, NamedRun, on_this_machine
 from cluster.storage import runs
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
@@ -22,7 +22,9 @@ def export(
     out: Annotated[
         Path,
         typer.Argument(
-            metavar="OUT", help="A new folder, or for safetensors a new name.safetensors."
+            metavar="OUT",
+            help="A new folder, or for safetensors a new name.safetensors.",
+            callback=on_this_machine,
         ),
     ],
     at: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from archipelago.cli.options import FAILED, Json, NamedRun
+from archipelago.cli.options import FAILED, Json, NamedRun, on_this_machine
 from cluster.storage import runs
 from cluster.storage.files import json_text
 from coordinator.errors import ArchipelagoError
@@ -61,7 +61,12 @@ def verify(
 
 def backup(
     run: NamedRun,
-    path: Annotated[Path, typer.Argument(metavar="DEST", help="A folder that does not exist.")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DEST", help="A folder that does not exist.", callback=on_this_machine
+        ),
+    ],
     as_json: Json = False,
 ) -> None:
     """Copy the directory of a run, which may be live, to a folder that verifies and resumes.

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from archipelago.cli.options import ConfigPath, Json, Overrides
+from archipelago.cli.options import ConfigPath, Json, Overrides, on_this_machine
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
 
@@ -36,7 +36,9 @@ DEFAULT_IMAGE = "archipelago:latest"
 @manifest.command()
 def kuberay(
     config_path: ConfigPath,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write.")],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where to write.", callback=on_this_machine)
+    ],
     overrides: Overrides = [],  # noqa: B006 - typer reads it; it never changes
     name: Named = None,
     image: Annotated[str, typer.Option(help="Container image (Dockerfile).")] = DEFAULT_IMAGE,
@@ -129,7 +131,9 @@ def kuberay(
 @manifest.command()
 def slurm(
     config_path: ConfigPath,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write.")] = Path("slurm"),
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where to write.", callback=on_this_machine)
+    ] = Path("slurm"),
     overrides: Overrides = [],  # noqa: B006 - typer reads it; it never changes
     name: Named = None,
     time: Annotated[

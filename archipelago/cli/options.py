@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from cluster.storage import runs
 from coordinator.errors import UserMistake
+from islands.data.local_paths import local_path
 
 FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
 """The exit codes of failures; 0 is success."""
@@ -85,6 +86,23 @@ NamedRun = Annotated[
 ]
 Overrides = Annotated[
     list[str], typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")
+]
+
+
+def on_this_machine(option: typer.CallbackParam, path: Path | None) -> Path | None:
+    """Return the path of an option or argument that a command writes to.
+
+    Errors: `UserMistake` if it is the address of a bucket.
+    """
+    if path is None:
+        return None
+    name = option.opts[0] if option.opts[0].startswith("-") else option.metavar
+    return local_path(name or option.opts[0], path)
+
+
+RunDir = Annotated[
+    Path | None,
+    typer.Option("--run-dir", help="Where to write; must be empty.", callback=on_this_machine),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Verbose = Annotated[

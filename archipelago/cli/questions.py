@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from archipelago.cli.options import Json
+from archipelago.cli.options import Json, on_this_machine
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
 
@@ -21,7 +21,10 @@ def questions(
             metavar="SOURCE", help="A file, a folder or a glob of texts, such as /usr/share/man."
         ),
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new file of JSON lines.")],
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="OUT", help="A new file of JSON lines.", callback=on_this_machine),
+    ],
     count: Annotated[
         int, typer.Option("--count", metavar="N", min=1, help="Questions to make.")
     ] = 500,

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from archipelago.cli.options import Json
+from archipelago.cli.options import Json, on_this_machine
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
 
@@ -27,6 +27,7 @@ def report(
             metavar="FILE",
             help="Where to write; report.html in the directory of one run, or here for several. "
             "Markdown goes to standard output by default.",
+            callback=on_this_machine,
         ),
     ] = None,
     form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="html or md.")] = "html",
@@ -93,7 +94,11 @@ def trace(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", metavar="FILE", help="Where to write; trace.json in the run directory."
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="Where to write; trace.json in the run directory.",
+            callback=on_this_machine,
         ),
     ] = None,
     as_json: Json = False,

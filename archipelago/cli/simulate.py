@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from archipelago.cli import planning
-from archipelago.cli.options import FAILED, Json, Overrides
+from archipelago.cli.options import FAILED, Json, Overrides, on_this_machine
 from archipelago.cli.tables import figures_table
 from cluster.config.machines import is_cluster
 from cluster.storage.files import json_text
@@ -56,7 +56,11 @@ def simulate(
     ] = False,
     pictures: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Draw goodput, links, a failure and a plan as SVG."),
+        typer.Option(
+            metavar="DIR",
+            help="Draw goodput, links, a failure and a plan as SVG.",
+            callback=on_this_machine,
+        ),
     ] = None,
     full: Annotated[
         bool,

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from archipelago.cli.formatting import amount
-from archipelago.cli.options import FAILED, Json, Overrides, Verbose
+from archipelago.cli.options import FAILED, Json, Overrides, RunDir, Verbose, on_this_machine
 from archipelago.cli.train import train
 from cluster.storage.files import json_text
 from coordinator.errors import ArchipelagoError, UserMistake
@@ -34,7 +34,10 @@ MOST_TOKENS = 400
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty directory.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="A new or empty directory.", callback=on_this_machine),
+    ],
     as_json: Json = False,
 ) -> None:
     """Write a commented configuration and a task to start from.
@@ -55,7 +58,7 @@ def init(
 
 def demo(
     overrides: Overrides = [],  # noqa: B006 - typer reads it; it never changes
-    run_dir: Annotated[Path | None, typer.Option(help="Where to write; must be empty.")] = None,
+    run_dir: RunDir = None,
     check: Annotated[
         bool,
         typer.Option("--check", help="A short run of a tiny model; exit code 1 if it went wrong."),

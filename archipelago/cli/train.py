@@ -14,7 +14,7 @@ from rich.console import Console
 
 from archipelago.cli.display import Display
 from archipelago.cli.formatting import WIDTH
-from archipelago.cli.options import INTERRUPTED, ConfigPath, Json, Overrides, Verbose
+from archipelago.cli.options import INTERRUPTED, ConfigPath, Json, Overrides, RunDir, Verbose
 from archipelago.cli.run_header import export_lines, header, initial_lines, page_line
 from archipelago.cli.tables import summary_table
 from cluster.storage import runs
@@ -33,7 +33,7 @@ def run(
     address: Annotated[
         str, typer.Option(help="A Ray cluster: auto, HOST:PORT, or local for an embedded one.")
     ] = "local",
-    run_dir: Annotated[Path | None, typer.Option(help="Where to write; must be empty.")] = None,
+    run_dir: RunDir = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume a run that died, in its run directory.")
     ] = False,

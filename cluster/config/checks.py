@@ -19,6 +19,7 @@ from cluster.config.modes import misfit, problems_of_ring, problems_of_streaming
 from cluster.config.problem_text import Problem
 from cluster.config.schema import Config
 from islands import pickled_task
+from islands.data.local_paths import address_problem
 
 BUCKETS = ("s3", "gs", "gcs", "abfs", "abfss")
 """The schemes of the stores that pyarrow supports and that replace an object as a whole."""
@@ -82,6 +83,13 @@ def _store_problems(where: str, given: str | None) -> Iterator[Problem]:
             "holds credentials, which would be written into the run's files; leave them to the "
             "environment of Ray's nodes (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS ...)",
         )
+
+
+@reads("run.dir")
+def run_directory_is_a_folder(config: Config) -> Iterator[Problem]:
+    """Check that the run directory is no bucket, which only a durable store can be."""
+    if problem := address_problem(config.run.dir):
+        yield Problem("run.dir", f"{problem}; the state of a run may be there: durability.dir")
 
 
 @reads("durability.keep_segments", "durability.keep_contributions")
@@ -161,6 +169,7 @@ CHECKS: tuple[FieldCheck, ...] = (
     machine_checks.batches_divide,
     machine_checks.budget_has_prices,
     durable_everywhere,
+    run_directory_is_a_folder,
     whole_tape_is_kept,
     ladder_has_fragments,
     sync_checks.overlap_fits,

@@ -3,6 +3,7 @@
 Modules:
 
     buckets           files in a bucket, with the part of `pathlib.Path` that readers use
+    local_paths       places to write to, which are on this machine
     damage            the problems of documents: refused, or counted and left out
     formats           the formats of a source's files, and which format a file has
     json_lines        text and JSON lines, from any byte on

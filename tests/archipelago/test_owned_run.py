@@ -26,6 +26,15 @@ def test_wrong_configuration_is_refused_before_the_start() -> None:
         ap.Run(SOUND, from_step=4)
 
 
+def test_bucket_is_refused_as_a_place_to_write_to() -> None:
+    with pytest.raises(ap.UserMistake, match="run_dir: s3://bucket/run is not on this machine"):
+        ap.Run(SOUND, run_dir="s3://bucket/run")
+    with pytest.raises(ap.UserMistake, match="run_dir: s3://bucket/run is not on this machine"):
+        ap.run(SOUND, run_dir="s3://bucket/run")
+    with pytest.raises(ap.UserMistake, match="save: s3://bucket/model is not on this machine"):
+        ap.Run(SOUND).save("s3://bucket/model")
+
+
 def test_state_that_was_not_kept_is_refused_before_the_start(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("")
     run = ap.Run(SOUND, run_dir=tmp_path, resume=True, from_step=4)

@@ -241,6 +241,9 @@ REFUSALS = {
     "durability.dir=s3://a/b?access_key=me": "durability.dir: holds credentials, which would be "
     "written into the run's files; leave them to the environment of Ray's nodes "
     "(AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS ...)",
+    "run.dir=s3://a/runs": "run.dir: s3://a/runs is not on this machine, and would become a folder "
+    "named s3: here: write to a local folder, then copy it there with `aws s3 cp --recursive "
+    "FOLDER s3://a/runs`; the state of a run may be there: durability.dir",
     "durability.keep_snapshots=1": "durability.keep_snapshots: must be at least 2, given 1",
     "durability.keep_contributions=1": "durability.keep_contributions: must be true or false, "
     "given 1",

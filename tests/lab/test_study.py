@@ -112,6 +112,11 @@ def test_mode_overrides_the_base_but_not_the_arms_own_settings() -> None:
     assert not more
 
 
+def test_bucket_is_refused_as_the_folder_of_a_study() -> None:
+    (_, line) = refused('[study]\ndir = "gs://bucket/studies"\n')
+    assert line.startswith("study.dir: gs://bucket/studies is not on this machine")
+
+
 def test_reports_every_mistake_at_once() -> None:
     lines = refused("""
 [study]

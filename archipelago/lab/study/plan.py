@@ -19,6 +19,7 @@ from archipelago.lab.training.virtual_file import read_tables, refuse
 from cluster.config.override import override
 from cluster.config.values import nearest
 from coordinator.errors import UserMistake
+from islands.data.local_paths import address_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,8 @@ def planned(
             problems.append(f"study.seeds: {study.seeds} names one of them twice")
     common, new_problems = axes_of(file.axes, "axes")
     problems += new_problems
+    if wrong := address_problem(study.dir):
+        problems.append(f"study.dir: {wrong}")
     folder = Path(study.dir) / (study.name or name)
     rows, impossible = list[StudyRow](), dict[str, list[str]]()
     for arm in arms:
