@@ -64,12 +64,14 @@ if TYPE_CHECKING:
     from islands.dataset_task import RandomAccess, dataset_task
     from islands.frozen_file import frozen_file
     from islands.loop_task import loop_task
+    from islands.masked_loss import mean_nats
     from islands.model import ModelSpec
     from islands.own_loop import JoinedIsland, join
     from islands.own_wire import Codec
     from islands.sources import DataSpec
     from islands.task import Batch, Params, StreamLike, Task, language_model
     from islands.task_helpers import supervised_task, text_task
+    from islands.text_model import TextModel
 
 _PLACES = {
     "archipelago.analysis": ("plan", "replay", "study"),
@@ -97,12 +99,14 @@ _PLACES = {
     "islands.dataset_task": ("RandomAccess", "dataset_task"),
     "islands.frozen_file": ("frozen_file",),
     "islands.loop_task": ("loop_task",),
+    "islands.masked_loss": ("mean_nats",),
     "islands.model": ("ModelSpec",),
     "islands.own_wire": ("Codec",),
     "islands.own_loop": ("JoinedIsland", "join"),
     "islands.sources": ("DataSpec",),
     "islands.task": ("Batch", "Params", "StreamLike", "Task", "language_model"),
     "islands.task_helpers": ("supervised_task", "text_task"),
+    "islands.text_model": ("TextModel",),
 }  # fmt: skip
 """The module that defines each public name; `PUBLIC:DEFINED` where the two names differ."""
 _DEFINED = {
@@ -143,6 +147,7 @@ __all__ = [
     "StudyResult",
     "Submission",
     "Task",
+    "TextModel",
     "TrackedRun",
     "Tracker",
     "TrainingPlan",
@@ -159,6 +164,7 @@ __all__ = [
     "linen_variables",
     "load_config",
     "loop_task",
+    "mean_nats",
     "nnx_model",
     "nnx_task",
     "parse_config",

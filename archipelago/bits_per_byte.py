@@ -34,7 +34,7 @@ def bits_per_byte(task: Task, loss: float, windows: int, batch_size: int) -> Bit
     `windows`: held-out windows of the loss; `batch_size`: windows of its batches.
     """
     if task.text is None:
-        why = f"the task {task.name} is not known as a model of text: set its Task.text"
+        why = f"the task {task.name} is not known as a model of text: make it with text="
         return BitsPerByte(None, why)
     codec = task.text.codec
     try:

@@ -103,8 +103,9 @@ class TrainedModel:
         """
         if self.task.text is None:
             raise UserMistake(
-                f"run {self.run}: its task {self.task.name} is not known as a model of text; set "
-                "Task.text (islands.text_model) to sample from it"
+                f"run {self.run}: its task {self.task.name} is not known as a model of text: make "
+                "it with text= (archipelago.text_task, nnx_task and others), or set Task.text to "
+                "an archipelago.TextModel"
             )
         return self.task.text
 

@@ -18,7 +18,9 @@ from islands.data.mixture import MixedCorpus
 from islands.data.segments import predicted
 from islands.permutation import permuted
 from islands.sources import DataSpec
+from islands.state_tree import PARAMS, STATE
 from islands.task import Params, Task
+from islands.text_model import TextModel
 from islands.user_lines import wrapping
 
 NamedArrays: TypeAlias = Mapping[str, NDArray[Any]]
@@ -38,13 +40,16 @@ def text_task(
     embedding: Paths = ("embedding",),
     stacked: Paths = (),
     frozen: Callable[[], Any] | None = None,
+    text: Callable[..., Any] | TextModel | None = None,
 ) -> Task:
     """Return the task of a model of text, on the corpus of the table `[data]`.
 
     Args:
         init: A JAX key -> the parameters, a tree of float32 arrays.
-        loss: As in `Task.loss`; a batch is int32 [batch, window + 1], or a mapping of arrays if
-            `data.separate_documents` is set (`islands.data.segments`).
+        loss: As in `Task.loss`. A batch is int32 [batch, window + 1]. It is a mapping of arrays of
+            this shape with `tokens` if the windows have more: int32 `segments`, the number of the
+            document within the window, with `data.separate_documents`; bool `loss_mask`, the tokens
+            that the loss counts (`archipelago.mean_nats`), if a source holds conversations.
         data: What the task's function was given.
         vocabulary: Number of tokens; 256 for bytes.
         name: The name in messages.
@@ -53,6 +58,9 @@ def text_task(
         embedding: The beginnings of the paths of embeddings.
         stacked: The beginnings of the paths of leaves whose first axis stacks layers.
         frozen: As in `Task.frozen`.
+        text: (params, tokens int [B, T]) -> the scores of the token after each position, [B, T, V],
+            which `archipelago sample` and `eval` use; (params, state, tokens) with `init_state`. Or
+            a `TextModel`, with a decoder of its own. None: the task cannot be sampled.
     """
 
     @cache
@@ -72,7 +80,25 @@ def text_task(
         eval_loss=eval_loss,
         init_state=None if init_state is None else seeded(init_state),
         frozen=frozen,
+        text=_text_model(text, data, vocabulary, has_state=init_state is not None),
     )
+
+
+def _text_model(
+    text: Callable[..., Any] | TextModel | None,
+    data: DataSpec,
+    vocabulary: int,
+    *,
+    has_state: bool,
+) -> TextModel | None:
+    """Return the field `Task.text` of a task, whose parameters and state are in one tree."""
+    if text is None or isinstance(text, TextModel):
+        return text
+    if has_state:
+        return TextModel.of_logits(
+            lambda tree, tokens: text(tree[PARAMS], tree[STATE], tokens), data, vocabulary
+        )
+    return TextModel.of_logits(text, data, vocabulary)
 
 
 def supervised_task(

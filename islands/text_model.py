@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import jax
 import numpy as np
@@ -18,6 +18,8 @@ from islands.sources import DataSpec
 
 Scores = NDArray[np.float32]
 """The scores of all tokens of the vocabulary as the next one, [V]; logits, not normalised."""
+Logits: TypeAlias = Callable[[Any, jax.Array], jax.Array]
+"""(parameters, tokens int [B, T]) -> scores of the token after each position, [B, T, V]."""
 INCOMPLETE = "\ufffd"
 """The mark of bytes that are no text, or not yet."""
 
@@ -156,10 +158,63 @@ class TextModel:
     """Codec, logits and decoder of a model of text (`Task.text`)."""
 
     codec: TextCodec
-    logits: Callable[[Any, jax.Array], jax.Array]
+    logits: Logits
     """(parameters, tokens int [B, T]) -> scores of the token after each position, [B, T, V]."""
     decoder: Callable[[], Decoder]
     """() -> a new decoder."""
+
+    @classmethod
+    def of_logits(cls, logits: Logits, data: DataSpec, vocabulary: int = BYTES) -> TextModel:
+        """Return a model of the text of a source from its logits alone.
+
+        Its decoder keeps nothing that the model computes, so each token costs the scores of a whole
+        window.
+
+        Args:
+            logits: As the field. The scores at a position must depend on no later token.
+            data: The argument of the task's function.
+            vocabulary: Number of tokens.
+        """
+        codec = SourceCodec(data, vocabulary)
+        return cls(codec, logits, lambda: WindowDecoder(logits, data.window))
+
+
+class WindowDecoder:
+    """A decoder that computes the scores of a whole window for each token."""
+
+    def __init__(self, logits: Logits, window: int) -> None:
+        """Create the decoder; `window`: the tokens of the model's windows."""
+        self._window, self._tokens = window, list[int]()
+
+        def last(params: Any, tokens: jax.Array, position: Any) -> jax.Array:
+            scores = logits(params, tokens)
+            if scores.ndim != 3 or scores.shape[:2] != tokens.shape:
+                raise UserMistake(
+                    f"the logits of the task have the shape {[*scores.shape]} for tokens "
+                    f"{[*tokens.shape]}: they must be [batch, tokens, vocabulary]"
+                )
+            return scores[0, position].astype(np.float32)
+
+        self._last = jax.jit(last)
+
+    @property
+    def most(self) -> int:
+        """Tokens that it can keep."""
+        return self._window
+
+    def read(self, params: Any, tokens: Sequence[int]) -> Scores:
+        """Forget everything, take these tokens, and return the scores of the next one.
+
+        Errors: `UserMistake` if the logits have another shape than [B, T, V].
+        """
+        self._tokens = [*tokens]
+        padded = np.zeros((1, self._window), np.int32)
+        padded[0, : len(tokens)] = tokens
+        return np.asarray(self._last(params, padded, len(tokens) - 1))
+
+    def step(self, params: Any, token: int) -> Scores:
+        """Take one more token, and return the scores of the next one."""
+        return self.read(params, [*self._tokens, token])
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,9 @@ CONTEXT = 8
 
 def task(data: archipelago.DataSpec, width: int = 64) -> archipelago.Task:
     """Return the task. `width` is an option: `[task.options]` in run.toml sets it."""
-    return archipelago.text_task(lambda key: init(key, width), loss, data, vocabulary=BYTES)
+    return archipelago.text_task(
+        lambda key: init(key, width), loss, data, vocabulary=BYTES, text=logits
+    )
 
 
 def init(key: jax.Array, width: int) -> dict[str, jax.Array]:
@@ -29,13 +31,17 @@ def init(key: jax.Array, width: int) -> dict[str, jax.Array]:
     }
 
 
-def loss(params: dict[str, jax.Array], batch: jax.Array) -> jax.Array:
-    """Return the mean loss of predicting each byte from the CONTEXT bytes before it."""
-    inputs, targets = batch[:, :-1], batch[:, 1:]
-    embedded = params["embedding"][inputs]  # [batch, window, width]
+def logits(params: dict[str, jax.Array], tokens: jax.Array) -> jax.Array:
+    """Return the scores of the byte after each position, from the CONTEXT bytes before it."""
+    embedded = params["embedding"][tokens]  # [batch, tokens, width]
     padded = jnp.pad(embedded, ((0, 0), (CONTEXT - 1, 0), (0, 0)))
-    window = inputs.shape[1]
-    seen = jnp.concatenate([padded[:, i : i + window] for i in range(CONTEXT)], axis=-1)
-    logits = jax.nn.gelu(seen @ params["hidden"]) @ params["output"]
-    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)
+    count = tokens.shape[1]
+    seen = jnp.concatenate([padded[:, i : i + count] for i in range(CONTEXT)], axis=-1)
+    return jax.nn.gelu(seen @ params["hidden"]) @ params["output"]
+
+
+def loss(params: dict[str, jax.Array], batch: jax.Array) -> jax.Array:
+    """Return the mean loss of predicting each byte of a batch, [batch, window + 1]."""
+    scores, targets = logits(params, batch[:, :-1]), batch[:, 1:]
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(scores), targets[..., None], axis=-1)
     return -chosen.mean()

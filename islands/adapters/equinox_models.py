@@ -51,6 +51,7 @@ def equinox_task(
     name: str = "equinox",
     stacked: Sequence[str] = (),
     frozen: Callable[[], Any] | None = None,
+    text: Callable[..., Any] | None = None,
 ) -> Task:
     """Return the task of an Equinox model.
 
@@ -72,12 +73,15 @@ def equinox_task(
         name: The name in messages.
         stacked: The beginnings of the paths of leaves whose first axis stacks layers.
         frozen: As in `Task.frozen`.
+        text: (model, tokens int [B, T]) -> the scores of the token after each position, [B, T, V],
+            for a model of text, in inference mode; (model, state, tokens) for a model with state.
+            None: it cannot be sampled.
 
     Raises:
         UserMistake: If Equinox is not installed, `make_model` raises, or the model has an array
             that cannot be trained.
     """
-    given = TaskData(data, examples, classes, vocabulary).checked(name)
+    given = TaskData(data, examples, classes, vocabulary).checked(name, text)
     structure = _Structure.of(make_model, f"task {name}:")
 
     def call(inputs: LossInputs) -> tuple[Any, Any, Any]:
@@ -93,6 +97,11 @@ def equinox_task(
         after, metrics = beside if isinstance(beside, tuple) else (beside, {})
         return number, nested(structure.values_of(after)), metrics
 
+    def scores(params: Any, values: Any, tokens: jax.Array) -> Any:
+        assert text is not None
+        model, state = structure.built(params, values, evaluates=True)
+        return text(model, state, tokens) if structure.states else text(model, tokens)
+
     parts = ModelParts(
         init=lambda key: nested(structure.initial(key)[0]),
         init_state=(lambda key: nested(structure.initial(key)[1])) if structure.states else None,
@@ -101,6 +110,7 @@ def equinox_task(
         loss_inputs=3 if structure.states else 2,
         user_init=make_model,
         embeddings=lambda path: path in structure.embeddings,
+        text=None if text is None else scores,
     )
     return task_of(parts, given, name=name, stacked=stacked, frozen=frozen)
 

@@ -48,6 +48,7 @@ def linen_task(
     rngs: Sequence[str] = ("dropout",),
     stacked: Sequence[str] = (),
     frozen: Callable[[], Any] | None = None,
+    text: Callable[..., Any] | None = None,
 ) -> Task:
     """Return the task of a Flax Linen module.
 
@@ -71,12 +72,15 @@ def linen_task(
         rngs: The names of the module's random streams.
         stacked: The beginnings of the paths of leaves whose first axis stacks layers.
         frozen: As in `Task.frozen`.
+        text: (apply, tokens int [B, T]) -> the scores of the token after each position, [B, T, V],
+            for a model of text; `apply` calls the module as in an evaluation. None: it cannot be
+            sampled.
 
     Raises:
         UserMistake: If Flax is not installed, the loss raises, or the module has another
             collection.
     """
-    given = TaskData(data, examples, classes, vocabulary).checked(name)
+    given = TaskData(data, examples, classes, vocabulary).checked(name, text)
     linen = library("flax.linen", "Flax", "flax")
     if not isinstance(module, linen.Module):
         raise UserMistake(
@@ -116,6 +120,11 @@ def linen_task(
         number, metrics = split_result(loss(apply, step.batch, train, **step.named))
         return number, (apply.variables or {}).get(STATS, {}), metrics
 
+    def scores(params: Any, state: Any, tokens: jax.Array) -> Any:
+        assert text is not None
+        variables = {PARAMS: params} | ({STATS: state} if STATS in shapes else {})
+        return text(BoundModule(module, variables, None, tuple(rngs), train=False), tokens)
+
     made, params = jax.jit(initial), shapes.get(PARAMS, {})
     embeddings = frozenset(p for p in leaves_of(params) if p.split("/")[-1] == "embedding")
     parts = ModelParts(
@@ -126,6 +135,7 @@ def linen_task(
         loss_inputs=3,
         user_init=loss,
         embeddings=lambda path: path in embeddings,
+        text=None if text is None else scores,
     )
     return task_of(parts, given, name=name, stacked=stacked, frozen=frozen)
 

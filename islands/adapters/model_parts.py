@@ -52,6 +52,8 @@ class ModelParts:
     """The user's function that makes the model; a message about parameters begins with its line."""
     embeddings: Callable[[str], bool]
     """The path of a parameter -> whether it is an embedding."""
+    text: Callable[[Any, Any, jax.Array], Any] | None = None
+    """(params, state, tokens) -> scores, for a model of text; None: it cannot be sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,16 @@ class TaskData:
     vocabulary: int
     """Number of tokens of a text."""
 
-    def checked(self, name: str) -> TaskData:
-        """Return these settings.
+    def checked(self, name: str, text: object = None) -> TaskData:
+        """Return these settings; `text`: the scores of a text, if the user has given them.
 
-        Errors: `UserMistake` if the number of classes is missing, or has no meaning.
+        Errors: `UserMistake` if the number of classes is missing, or settings exclude each other.
         """
+        if self.examples is not None and text is not None:
+            raise UserMistake(
+                f"task {name}: text= is for a model of the text of [data], and examples= is given: "
+                "keep one of them"
+            )
         if (self.examples is None) != (self.classes is None):
             raise UserMistake(
                 f"task {name}: examples= and classes= go together: give both for a model of inputs "
@@ -114,7 +121,8 @@ def task_of(
     init_state = None if state is None else wrapping(state, parts.user_init)
     common: dict[str, Any] = {"name": name, "init_state": init_state, "frozen": frozen}
     if data.examples is None or data.classes is None:
-        task = text_task(init, loss, data.spec, vocabulary=data.vocabulary, **common)
+        more: dict[str, Any] = {"vocabulary": data.vocabulary, "text": _scores(parts)}
+        task = text_task(init, loss, data.spec, **more, **common)
     else:
         examples, classes = data.examples, data.classes
         task = supervised_task(init, loss, examples, data.spec, classes=classes, **common)
@@ -123,6 +131,13 @@ def task_of(
         embedding=parts.embeddings,
         stacked=lambda path: path.startswith(tuple(stacked)),
     )
+
+
+def _scores(parts: ModelParts) -> Callable[..., Any] | None:
+    """Return the scores of a text in the form of `text_task`."""
+    if (scores := parts.text) is None or parts.init_state is not None:
+        return scores
+    return lambda params, tokens: scores(params, None, tokens)
 
 
 def split_result(result: Any) -> tuple[Any, Any]:

@@ -54,6 +54,7 @@ def nnx_task(
     name: str = "nnx",
     stacked: Sequence[str] = (),
     frozen: Callable[[], Any] | None = None,
+    text: Callable[..., Any] | None = None,
 ) -> Task:
     """Return the task of a Flax NNX model.
 
@@ -74,12 +75,14 @@ def nnx_task(
         name: The name in messages.
         stacked: The beginnings of the paths of leaves whose first axis stacks layers.
         frozen: As in `Task.frozen`.
+        text: (model, tokens int [B, T]) -> the scores of the token after each position, [B, T, V],
+            for a model of text, in evaluation mode. None: it cannot be sampled.
 
     Raises:
         UserMistake: If Flax is not installed, `make_model` raises, or the model has a variable that
             is neither a parameter, batch statistics nor random state.
     """
-    given = TaskData(data, examples, classes, vocabulary).checked(name)
+    given = TaskData(data, examples, classes, vocabulary).checked(name, text)
     model = _Structure.of(make_model, f"task {name}:")
     nnx = model.nnx
 
@@ -104,6 +107,9 @@ def nnx_task(
         loss_inputs=2,
         user_init=make_model,
         embeddings=lambda path: path in model.embeddings,
+        text=None
+        if text is None
+        else lambda params, state, tokens: text(model.built(params, state, None), tokens),
     )
     return task_of(parts, given, name=name, stacked=stacked, frozen=frozen)
 

@@ -53,8 +53,8 @@ class QuestionSets:
 
         if self.sets and task_of(config).text is None:
             raise UserMistake(
-                f"{KEY}: the task is not known as a model of text; set Task.text "
-                "(islands.text_model), or leave the questions out"
+                f"{KEY}: the task is not known as a model of text: make it with text= "
+                "(archipelago.text_task, nnx_task and others), or leave the questions out"
             )
 
     def ended(self, config: Config, layout: Layout, flats: Sequence[Flat]) -> dict[str, object]:
