@@ -84,7 +84,6 @@ def nnx_task(
     """
     given = TaskData(data, examples, classes, vocabulary).checked(name, text)
     model = _Structure.of(make_model, f"task {name}:")
-    nnx = model.nnx
 
     def call(step: LossInputs) -> tuple[Any, Any, Any]:
         built = model.built(step.params, step.state, step.key)
@@ -94,10 +93,10 @@ def nnx_task(
             def after(params: Any) -> dict[str, Any]:
                 traced = model.built(params, step.state, step.key)
                 loss(traced, step.batch, **step.named)
-                return model.values_of(traced, nnx.Param)
+                return model.params_of(traced)
 
             refuse_assigned(after, step.params)
-        return number, nested(model.values_of(built, nnx.BatchStat)), metrics
+        return number, nested(model.stats_of(built)), metrics
 
     parts = ModelParts(
         init=lambda key: nested(model.initial(key, "Param")),
@@ -214,15 +213,20 @@ class _Structure:
             return jnp.zeros_like(variable.get_value())
         return values[path]
 
-    def values_of(self, model: Any, kind: Any) -> dict[str, Any]:
-        """Return the values of the variables of this kind, by path."""
-        return _values(dict(self.nnx.to_flat_state(self.nnx.state(model, kind))), kind)
+    def stats_of(self, model: Any) -> dict[str, Any]:
+        """Return the batch statistics of a model by path."""
+        stats = self.nnx.state(model, self.nnx.BatchStat)
+        return _values(dict(self.nnx.to_flat_state(stats)), self.nnx.BatchStat)
+
+    def params_of(self, model: Any) -> dict[str, Any]:
+        """Return the parameters of a model by path, as they are stored: without hooks."""
+        flat = self.nnx.to_flat_state(self.nnx.state(model, self.nnx.Param))
+        return {_joined(path): each.get_raw_value() for path, each in flat}
 
     def may_be_assigned(self, model: Any, params: Any) -> bool:
         """Return whether a parameter has another value than before, or only another tracer."""
         before = leaves_of(params)
-        after = self.values_of(model, self.nnx.Param)
-        return any(value is not before.get(path) for path, value in after.items())
+        return any(value is not before.get(path) for path, value in self.params_of(model).items())
 
 
 def refuse_assigned(after: Callable[[Any], dict[str, Any]], params: Any) -> None:

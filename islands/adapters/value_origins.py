@@ -130,7 +130,7 @@ class _Walk:
 
     def _carried(self, found: Origins, given: Sequence[Any], own: int) -> Origins:
         """Return the origins of a carried value whose own argument is `own`."""
-        if found == {own}:
+        if found == frozenset({own}):
             return self.found(given[own])
         return COMPUTED if Elsewhere.COMPUTED in found else UNKNOWN
 
