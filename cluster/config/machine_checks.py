@@ -136,7 +136,7 @@ def batches_divide(config: Config) -> Iterator[Problem]:
 def budget_has_prices(config: Config) -> Iterator[Problem]:
     """Check that dollars are limited only where every group has a price."""
     free = [group.group for group in config.islands if group.usd_per_hour is None]
-    if config.run.budget.usd is not None and free:
+    if config.run.budget is not None and config.run.budget.usd is not None and free:
         yield Problem(
             "run.budget.usd",
             f"no price is known for {', '.join(free)}; give usd_per_hour in every [[islands]], or "

@@ -36,7 +36,7 @@ class RunConfig(Table):
     """Owner of the run, whose quota it uses; default: the user that submits it."""
     priority: int = 0
     """Importance of the run in the queue of its cluster; larger numbers come first."""
-    budget: RunBudget = RunBudget()
-    """Amounts at which the run ends, as after `archipelago stop`."""
+    budget: RunBudget | None = None
+    """Amounts at which the run ends, as after `archipelago stop`. Default: no limit."""
     forbid: Annotated[tuple[Literal["chaos", "stop"], ...], Field(strict=False)] = ()
     """Commands that the run refuses: "chaos", "stop", or both."""

@@ -45,7 +45,7 @@ def spent(config: Config, island_hours: Mapping[str, float]) -> Spent:
 def reason_to_stop(config: Config, status: RunStatus) -> str | None:
     """Return why a run with this status must end; None while it is within its budget."""
     budget, island_hours = config.run.budget, status.get("island_hours")
-    if island_hours is None:
+    if budget is None or island_hours is None:
         return None
     used = spent(config, island_hours)
     if budget.device_hours is not None and used.device_hours >= budget.device_hours:

@@ -62,7 +62,7 @@ def told(replay: Replay) -> dict[str, Any]:
 def refused(replay: Replay) -> str:
     """Return the one-line message about a run that cannot be replayed."""
     code, out, err = replay()
-    assert (code, out) == (1, "")
+    assert (code, json.loads(out)["error"]["kind"]) == (1, "failure")
     assert err.startswith("archipelago: ")
     assert len(err.splitlines()) == 1
     return err
@@ -206,7 +206,7 @@ def test_damaged_summary_is_reported(replay: Replay, run_dir: Path) -> None:
 def test_missing_or_broken_configuration_is_a_user_mistake(replay: Replay, run_dir: Path) -> None:
     (run_dir / "config.toml").write_text("[sync\n")
     code, out, err = replay()
-    assert (code, out) == (2, "")
+    assert (code, json.loads(out)["error"]["kind"]) == (2, "mistake")
     assert "config.toml" in err
     (run_dir / "config.toml").unlink()
     assert replay()[0] == 2
