@@ -86,17 +86,24 @@ def test_sampler_counts_both_directions_until_its_end() -> None:
 
     On a busy machine the thread may miss a burst; it then samples once more.
     """
+    sampler, began_s = sampled()
     for _ in range(20):
-        began_s, looks = time.monotonic(), itertools.count()
-        sampler = ByteSampler(partial(bursts, began_s, looks), 0.001)
-        with sampler.running():
-            while time.monotonic() < began_s + 0.85:
-                pass
-        ended = next(looks)
-        assert ended == len(sampler.times_s)
         if max(np.diff([began_s, *sampler.times_s, began_s + 0.85])) < 0.03:
             break
+        sampler, began_s = sampled()
     assert sampler.peak_over_mean(began_s + 0.2, 0.2, 3) > 3.0
+
+
+def sampled() -> tuple[ByteSampler, float]:
+    """Return a sampler of 0.85 s of bursts, and the time at which it began."""
+    began_s, looks = time.monotonic(), itertools.count()
+    sampler = ByteSampler(partial(bursts, began_s, looks), 0.001)
+    with sampler.running():
+        while time.monotonic() < began_s + 0.85:
+            pass
+    ended = next(looks)
+    assert ended == len(sampler.times_s)
+    return sampler, began_s
 
 
 def bursts(began_s: float, looks: Iterator[int]) -> tuple[int, int]:
