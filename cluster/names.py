@@ -25,6 +25,16 @@ def island_actor(seat: Seat) -> str:
     return f"island {seat}"
 
 
+def seat_of_actor(name: str) -> Seat | None:
+    """Return the seat whose actor has this name; None for any other actor.
+
+    The other hosts of an island have longer names, and end with its first host.
+    """
+    prefix = island_actor(Seat(""))
+    rest = name.removeprefix(prefix)
+    return Seat(rest) if name.startswith(prefix) and " " not in rest else None
+
+
 def region_evaluator(region: str) -> str:
     """Return the name of the actor that evaluates the model on held-out text of a region."""
     return f"evaluator {region}"
@@ -44,6 +54,12 @@ def free_seat(group: str, taken: Container[Seat], island: Island | None = None) 
     if island is not None and (own := seat_of(island)) not in taken:
         return own
     return next(seat for n in count() if (seat := Seat(f"{group}+{n}")) not in taken)
+
+
+def spare_group(seat: Seat) -> str | None:
+    """Return the group of a seat that began as a spare: `eu+1` gives `eu`; None for others."""
+    group, mark, _ = seat.partition("+")
+    return group if mark else None
 
 
 def shard_actor(number: int) -> str:

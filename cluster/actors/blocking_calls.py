@@ -36,7 +36,8 @@ class BlockingCalls:
 
         `timeout_s`: in seconds.
 
-        Errors: `Unreachable` if another attempt may succeed; otherwise the actor's own exception.
+        Errors: `Unreachable` if another attempt may succeed, as while a restarted actor waits for
+        its storage; otherwise the actor's own exception.
         """
         if not self._cable.passes(timeout_s):
             raise Unreachable(f"the {actor} cannot be reached: its connection is cut")
@@ -45,6 +46,8 @@ class BlockingCalls:
             return ray.get(call.remote(*arguments), timeout=timeout_s)
         except RayError as error:
             origin = origin_of(error)
+            if isinstance(origin, Unreachable):  # it is there, and waits for its storage
+                raise Unreachable(str(origin)) from error
             if isinstance(error, RayTaskError) and not isinstance(origin, PASSING):
                 raise
             self._actors.forget(actor)

@@ -28,6 +28,10 @@ class Unavailable(Exception):
     """An actor is being restarted, or there is no room for its answer: retry later."""
 
 
+class StorageSilent(Unavailable):
+    """An actor that cannot recover yet, because its storage does not answer: retry later."""
+
+
 class Place(Protocol):
     """The devices that an island, a spare or the evaluator has asked for."""
 
@@ -109,6 +113,10 @@ class RayCluster(Protocol):
         """Return the actor of the island or spare at this seat; None if there is none."""
         ...
 
+    def seats(self) -> Sequence[Seat]:
+        """Return the seats of islands and spares whose actor or devices are there."""
+        ...
+
     def end(self, actor: Handle) -> None:
         """End the actor's process for good."""
         ...
@@ -124,7 +132,8 @@ class RayCluster(Protocol):
 
         `meanwhile` is called repeatedly while there is no answer; an exception of it ends the wait.
 
-        Errors: the actor's own; `RunFailed` if it has died for good; `Unavailable`.
+        Errors: the actor's own; `RunFailed` if it has died for good; `Unavailable`, which is
+        `StorageSilent` if it waits for its storage.
         """
         ...
 

@@ -36,12 +36,21 @@ from cluster.actors.start import (
     start_syncer,
 )
 from cluster.config.schema import Config, IslandGroup, Machines
-from cluster.fleet.backend import AliveCheck, Handle, Place, RayCluster, Unavailable
+from cluster.fleet.backend import (
+    AliveCheck,
+    Handle,
+    Place,
+    RayCluster,
+    StorageSilent,
+    Unavailable,
+)
 from cluster.fleet.draining_nodes import DrainingNodes, drain_node
 from cluster.fleet.evaluation import Evaluating, Pending
+from cluster.fleet.named_seats import named_seats
 from cluster.fleet.placement import Node, bundle, selector
 from cluster.fleet.tpu_slice import PlacedSlice, head_of
 from cluster.names import Seat, island_actor
+from coordinator.errors import Unreachable
 
 MEANWHILE_S = 0.5
 """Seconds between two calls of `meanwhile` while an answer is awaited."""
@@ -199,6 +208,10 @@ class RayBackend(RayCluster):
         """Return the actor of the island or spare at this seat; None if there is none."""
         return find_actor(island_actor(seat), self.home.namespace)
 
+    def seats(self) -> list[Seat]:
+        """Return the seats of islands and spares whose actor or devices are there."""
+        return named_seats(self.home.namespace)
+
     def end(self, actor: Handle) -> None:
         """End the actor's process for good."""
         end_actor(actor)
@@ -212,7 +225,8 @@ class RayBackend(RayCluster):
     ) -> Any:
         """Return the actor's answer; call `meanwhile` every `MEANWHILE_S` until then.
 
-        Errors: the actor's own; `RunFailed` if it has died for good; `Unavailable`.
+        Errors: the actor's own; `RunFailed` if it has died for good; `Unavailable`, which is
+        `StorageSilent` if it waits for its storage.
         """
         reference = getattr(actor, method).remote(*arguments)
         while True:
@@ -220,6 +234,8 @@ class RayBackend(RayCluster):
                 return answer(reference, MEANWHILE_S)
             except (ActorUnavailableError, *STORE_FULL) as error:
                 raise Unavailable(type(error).__name__) from error
+            except Unreachable as error:  # it is there, and waits for its storage
+                raise StorageSilent(str(error)) from error
             except RayTaskError:  # an error of the actor, which may be a timeout of its own
                 raise
             except GetTimeoutError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
+from cluster.actors.bring_up import FIRST_S
 from cluster.actors.directory import Directory
 from cluster.actors.object_store.publish import Shared
 from cluster.actors.shard.actor import ShardActor
@@ -22,11 +24,12 @@ from cluster.actors.syncer.ray_ports import RayPorts
 from cluster.config.load import load
 from cluster.names import Seat
 from cluster.source import source_sha256, user_sha256
+from cluster.status import RunStatus
 from cluster.storage.folder import Folder
 from cluster.storage.fragments import FragmentStore
 from cluster.syncer.collect import Gatherer
 from coordinator.codec import Payload, Wire, encode
-from coordinator.errors import NoModel, Outdated, RunFailed, UserMistake
+from coordinator.errors import NoModel, Outdated, RunFailed, Unreachable, UserMistake
 from coordinator.protocol import (
     Contribution,
     ContributionId,
@@ -527,6 +530,75 @@ def test_syncer_under_other_rules_does_not_come_back(played: Played) -> None:
                 Join(next(iter(played.state.members)), "g", "l"), "any source", Seat("eu-0")
             )
         )
+
+
+@contextmanager
+def unreadable(path: Path) -> Generator[None]:
+    """Put a folder in the place of a file, so that reading it raises `OSError`."""
+    aside = path.with_name("aside")
+    path.rename(aside)
+    path.mkdir()
+    yield
+    path.rmdir()
+    aside.rename(path)
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Return the actors that Ray has, by name."""
+    there = dict[str, object]()
+    monkeypatch.setattr("ray.get_actor", lambda name, **_: there[name])
+    return there
+
+
+@pytest.mark.parametrize("pattern", ["layout.json", "fragments/f0001-*"])
+def test_syncer_and_shard_come_back_once_their_storage_answers(
+    played: Played, found: dict[str, object], pattern: str
+) -> None:
+    """A bucket that was away for a minute once ended the run."""
+    syncer = syncer_of(played)
+    shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
+    never = SimpleNamespace(remote=asyncio.Event().wait)
+    recover = SimpleNamespace(remote=shard.recover)
+    found["shard-0"] = SimpleNamespace(recover=recover, watch=never)
+
+    async def until_back() -> RunStatus:
+        while True:
+            with suppress(Unreachable):
+                return await syncer.status()
+            await asyncio.to_thread(threading.Event().wait, 0.05)
+
+    async def story() -> None:
+        with unreadable(sorted(played.run_dir.glob(pattern))[-1]):
+            for _ in range(2):
+                with pytest.raises(Unreachable, match=r"storage does not answer: .*Is a directory"):
+                    await syncer.status()
+            waiting = asyncio.create_task(until_back())
+            _, pending = await asyncio.wait({waiting}, timeout=1.2 * FIRST_S)
+            assert pending, "it is tried more than once"
+        assert (await waiting)["merges"] == played.state.merges
+        await syncer.close()
+        (await syncer.process.up.ready()).notes.close()
+
+    asyncio.run(story())
+
+
+def test_shard_alone_waits_for_its_storage_while_all_else_continues(
+    found: dict[str, object],
+) -> None:
+    """The syncer once began a new generation instead, and all learners rejoined."""
+    answers: list[object] = [RayActorError(), OSError("EIO"), "recovered"]
+
+    async def recover(*_: object) -> object:
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    found["shard-0"] = SimpleNamespace(recover=SimpleNamespace(remote=recover))
+    ports, told = RayPorts("nowhere", {Fragment(0): "shard-0"}), list[str]()
+    wanted = {Fragment(0): Version(0, 0)}
+    assert asyncio.run(ports.have_back("shard-0", wanted, 0, told.append)) == "recovered"
+    assert told == ["shard-0 cannot read its versions yet: EIO"]
 
 
 def test_syncer_with_tape_of_another_model_does_not_come_back(played: Played) -> None:

@@ -3,58 +3,137 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 
-from cluster.actors import bring_up
-from cluster.actors.bring_up import BringUp
-from coordinator.errors import RunFailed
+from cluster.actors.blocking_calls import BlockingCalls
+from cluster.actors.bring_up import FIRST_S, LONGEST_S, BringUp
+from cluster.actors.directory import Directory
+from cluster.actors.fault_injection import Cable
+from cluster.actors.start import Home
+from cluster.fleet.backend import StorageSilent
+from cluster.fleet.ray_backend import RayBackend
+from coordinator.errors import RunFailed, Unreachable
+from tests.cluster.test_controller import config_of
+from tests.cluster.test_evaluation import remotely
+
+
+def failing(
+    errors: list[Exception],
+) -> tuple[list[float], Callable[[], Awaitable[str]], list[float]]:
+    """Return a clock, a recovery that raises these errors in turn, and the times of its calls."""
+    clock, calls = [0.0], list[float]()
+
+    async def make() -> str:
+        calls.append(clock[0])
+        await asyncio.sleep(0)
+        if errors:
+            raise errors.pop(0)
+        return "made"
+
+    return clock, make, calls
 
 
 def test_concurrent_callers_make_the_state_once() -> None:
-    made: list[int] = []
-
-    async def make() -> int:
-        await asyncio.sleep(0)
-        made.append(len(made))
-        return made[-1]
+    _, make, calls = failing([])
 
     async def story() -> None:
         up = BringUp("it", make)
         assert up.made is None
-        assert await asyncio.gather(*(up.ready() for _ in range(3))) == [0, 0, 0]
-        assert up.made == 0
+        assert await asyncio.gather(*(up.ready() for _ in range(3))) == ["made"] * 3
+        assert up.made == "made"
 
     asyncio.run(story())
-    assert made == [0]
+    assert len(calls) == 1
 
 
-def test_retries_an_unavailable_depot_and_stops_at_damage(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(bring_up, "AGAIN_S", 0.0)
-    errors: list[Exception] = [OSError("away"), OSError("away"), RunFailed("no snapshot")]
-    asked: list[str] = []
-
-    async def make() -> int:
-        asked.append("made")
-        raise errors[len(asked) - 1]
+def test_storage_that_does_not_answer_is_retried_without_a_limit() -> None:
+    """An outage of an hour once ended the run after a minute, and the shards' model with it."""
+    away: list[Exception] = [OSError("away"), remotely(OSError("away"))]
+    clock, make, calls = failing(away * 200)
+    told = set[str]()
 
     async def story() -> None:
-        up = BringUp("it", make)
+        up = BringUp("it", make, lambda: clock[0])
+        while up.made is None:
+            try:
+                assert await up.ready() == "made"
+            except Unreachable as error:
+                told.add(str(error))
+            clock[0] += 0.25
+
+    asyncio.run(story())
+    (words,) = told
+    assert words.startswith("it cannot come back yet, its storage does not answer: away; ")
+    assert len(calls) == 401
+    pauses = [later - sooner for sooner, later in pairwise(calls)]
+    assert (pauses[0], max(pauses), pauses[-1]) == (FIRST_S, LONGEST_S, LONGEST_S)
+    assert pauses == sorted(pauses), "they grow"
+
+
+def test_calls_wait_for_an_attempt_and_are_answered_at_once_in_a_pause() -> None:
+    clock, make, calls = failing([OSError("away")])
+
+    async def story() -> None:
+        up = BringUp("it", make, lambda: clock[0])
         for _ in range(2):
+            answers = await asyncio.gather(*(up.ready() for _ in range(3)), return_exceptions=True)
+            assert [type(each) for each in answers] == [Unreachable] * 3
+        clock[0] = FIRST_S
+        assert await asyncio.gather(*(up.ready() for _ in range(3))) == ["made"] * 3
+
+    asyncio.run(story())
+    assert calls == [0.0, FIRST_S]
+
+
+def test_damage_is_final() -> None:
+    clock, make, calls = failing([OSError("away"), RunFailed("no snapshot")])
+
+    async def story() -> None:
+        up = BringUp("it", make, lambda: clock[0])
+        with pytest.raises(Unreachable):
+            await up.ready()
+        for now_s in (10.0, 1e6):
+            clock[0] = now_s
             with pytest.raises(RunFailed, match="it cannot come back: no snapshot"):
                 await up.ready()
 
     asyncio.run(story())
-    assert len(asked) == 3
+    assert calls == [0.0, 10.0]
 
 
-def test_gives_up_a_depot_that_stays_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bring_up, "PATIENCE_S", -1.0)
+def test_error_of_a_call_is_raised_as_it_is() -> None:
+    """Ray's errors of a shard that restarts pass; the next call tries again."""
+    clock, make, calls = failing([LookupError("a shard")])
 
-    async def make() -> int:
-        raise OSError("away")
+    async def story() -> None:
+        up = BringUp("it", make, lambda: clock[0])
+        with pytest.raises(LookupError, match="a shard"):
+            await up.ready()
+        assert await up.ready() == "made"
 
-    with pytest.raises(RunFailed, match="it cannot come back: away"):
-        asyncio.run(BringUp("it", make).ready())
+    asyncio.run(story())
+    assert calls == [0.0, 0.0]
+
+
+def test_callers_of_a_process_without_its_storage_are_to_try_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Fleet and learners get their own passing errors, with the reason."""
+
+    def get(*_: object, **__: object) -> NoReturn:
+        raise remotely(Unreachable("the syncer cannot come back yet: EIO"))
+
+    actor = SimpleNamespace(look=SimpleNamespace(remote=lambda: "asked"))
+    for name, call in (("ray.get", get), ("ray.get_actor", lambda *_, **__: actor)):
+        monkeypatch.setattr(name, call)
+    home = Home("nowhere", detached=False)
+    with pytest.raises(StorageSilent, match=r"cannot come back yet: EIO$"):
+        RayBackend(config_of(), tmp_path, home).ask(actor, "look", meanwhile=lambda: None)
+    with pytest.raises(Unreachable, match=r"^the syncer cannot come back yet: EIO$"):
+        BlockingCalls(Directory("nowhere"), Cable()).ask("syncer", "look")

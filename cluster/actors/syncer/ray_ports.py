@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from cluster.actors.call_errors import failure_of
+from cluster.actors.bring_up import LONGEST_S
+from cluster.actors.call_errors import cause_of, failure_of
 from cluster.actors.directory import AGAIN_S, Directory
 from cluster.failures import Answered, Reason, in_short, origin_of
 from cluster.names import Seat, island_actor, seat_of
@@ -68,14 +69,21 @@ class RayPorts(Ports):
         for p in (p for p, holder in self._holder.items() if holder == name):
             self._turns[p] = asyncio.Lock()
 
-    async def have_back(self, name: str, targets: Wanted, generation: int) -> Wanted:
+    async def have_back(
+        self,
+        name: str,
+        targets: Wanted,
+        generation: int,
+        waits: Callable[[str], None] = logging.warning,
+    ) -> Wanted:
         """Have this shard go back to these versions, once Ray has restarted it; return what it has.
 
-        No other call is made to it until `is_back`.
+        No other call is made to it until `is_back`. A shard whose storage does not answer is asked
+        again without a limit, after pauses that grow to `LONGEST_S`; `waits` receives the reason.
 
         Errors: `RayActorError` if it does not come back within `PATIENCE_S`.
         """
-        end_s = time.monotonic() + PATIENCE_S
+        end_s, pause_s = time.monotonic() + PATIENCE_S, AGAIN_S
         while True:
             self._actors.forget(name)
             deaths, merged = self._shards.deaths(name), self._fates.merged(targets.keys())
@@ -85,7 +93,12 @@ class RayPorts(Ports):
             except RayActorError:
                 if time.monotonic() > end_s:
                     raise
-                await asyncio.sleep(AGAIN_S)
+                pause_s = AGAIN_S
+            except OSError as error:  # only its own fragments wait
+                waits(f"{name} cannot read its versions yet: {cause_of(error)}")
+                pause_s = min(2 * pause_s, LONGEST_S)
+                end_s = time.monotonic() + pause_s + PATIENCE_S
+            await asyncio.sleep(pause_s)
 
     def is_back(self, name: str) -> None:
         """Allow calls to this shard again."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from ray.exceptions import RayError
 
@@ -66,10 +67,13 @@ class ShardKeeper:
                 start_over(f"{name} has died, and with it data that all learners need")
             logging.warning("%s has died, and its fragments %s with it", name, [*own])
             targets = syncer.shard_lost(own)
+            trouble = partial(syncer.measures.trouble, name)
             try:
-                found = await self._ports.have_back(name, targets, syncer.state.generation)
+                generation = syncer.state.generation
+                found = await self._ports.have_back(name, targets, generation, trouble)
             except RayError as error:  # a new generation waits longer
                 start_over(f"{name} cannot come back: {cause_of(error)}")
+            trouble(None)
             if found != targets:
                 start_over(f"{name} was to come back with {targets}, and has {found}")
             self._snapshots.orphans = True
