@@ -120,6 +120,7 @@ MAILBOX, FOLLOWING, LEAD = (
 LEARNER, LIFE = "islands/learner_state.py", "islands/learner_life.py"
 BOUNDARY = "islands/step_boundary.py"
 FLEET, RECONCILE_LOOP = "cluster/fleet/keeper.py", "cluster/fleet/reconcile_loop.py"
+TAKEOVER = "cluster/fleet/takeover.py"
 ISLANDS, REQUESTS = "cluster/fleet/island_table.py", "cluster/fleet/requests.py"
 TASKS, CONDUCTING = "cluster/tasks.py", "cluster/allreduce/ring_effects.py"
 RING, RECORDS = "cluster/allreduce/ring.py", "cluster/allreduce/records.py"
@@ -1220,11 +1221,29 @@ MUTANTS = (
     ),
     Mutant(
         "found devices are not taken over",
-        FLEET,
+        TAKEOVER,
         'self._islands.find(kept["held"], kept["spares"], time.monotonic())',
         "pass",
     ),
-    Mutant("processes are left", FLEET, "        self._islands.free_all()\n", "        pass\n"),
+    Mutant("processes are left", FLEET, "            self._islands.free_all,\n", ""),
+    Mutant(
+        "islands that were not looked for are left",
+        FLEET,
+        "            self._takeover.find_unsought,\n",
+        "",
+    ),
+    Mutant(
+        "a depot that does not answer ends a running run",
+        "cluster/fleet/depot_reads.py",
+        "if not self.endless and time.monotonic() > end_s:",
+        "if time.monotonic() > end_s:",
+    ),
+    Mutant(
+        "a file that cannot be removed keeps all processes",
+        "cluster/fleet/clean_up.py",
+        "        except Exception:\n            log.exception(",
+        "        except ValueError:\n            log.exception(",
+    ),
     Mutant(
         "a run goes on without its quorum",
         RECONCILE_LOOP,

@@ -17,6 +17,10 @@ and is pure; `reconcile_loop` observes, asks it, and carries its actions out ove
     requests         requests of people: which islands, and whether the run is to end
     inbox            messages of processes until the keeper looks, and the answers to them
     island_actions   carries out the actions that reconcile has decided on
+    takeover         what an earlier process of the fleet has left, and its islands by name
+    depot_reads      the keeper's reads of the depot, retried
+    storage_outage   a syncer that cannot come back yet: the run waits for its storage
+    clean_up         steps of the end, of which each runs whatever happens to the others
     fleet_memory     fleet.json, written by the keeper alone
     error_budget     exceptions of the keeper: counted, and the step is retried
     shutdown         the end of a run, retried until the model is saved somewhere
@@ -29,6 +33,7 @@ and is pure; `reconcile_loop` observes, asks it, and carries its actions out ove
     contribution_effects  the effects of contributions on the held-out loss; pure
     fault_injection  injects faults: those of the plan that are due, and those that people request
     fault_plan       which faults of a plan are due, and which have happened
+    named_seats      the seats of a run that Ray has, by the names of actors and devices
     placement        which devices an island needs, and what can never be placed
     backend          protocols of what the fleet needs of a Ray cluster
     tpu_slice        a TPU slice of several hosts, by Ray's utilities for these

@@ -13,6 +13,7 @@ from cluster.config.rule import measures_effects
 from cluster.config.schema import Config
 from cluster.failures import Unjudged
 from cluster.fleet.backend import Handle, Place, RayCluster, Unavailable
+from cluster.fleet.clean_up import each_step
 from cluster.fleet.contribution_effects import EffectHistory
 from cluster.fleet.evaluation import Evaluating, EvaluationSchedule
 from cluster.fleet.placement import hosts, wish
@@ -217,11 +218,16 @@ class CoreActors:
             yield found[0]
 
     def end(self) -> None:
-        """End all core actors that are there."""
+        """End all core actors that are there; log what fails."""
         regional = map(region_evaluator, self._config.evaluated_regions)
-        for name in dict.fromkeys((SYNCER, *self._fragments_of, EVALUATOR, *regional)):
-            if (actor := self._cluster.find(name)) is not None:
-                self._cluster.end(actor)
+        names = dict.fromkeys((SYNCER, *self._fragments_of, EVALUATOR, *regional))
+        each_step(*(partial(self._end, name) for name in names), self._give_back)
+
+    def _end(self, name: str) -> None:
+        if (actor := self._cluster.find(name)) is not None:
+            self._cluster.end(actor)
+
+    def _give_back(self) -> None:
         if (place := self._evaluator_place or self._cluster.reserved(APART)) is not None:
             place.give_back()
 
@@ -239,6 +245,23 @@ class CoreActors:
             except Unavailable as error:
                 log.warning("asking again: %s", error)
                 time.sleep(AGAIN_S)
+
+
+def holds_model(config: Config, cluster: RayCluster) -> bool:
+    """Return whether the shards of a run hold its model, also if one of them does not answer.
+
+    Where gradients are summed there are no shards, and the result is False.
+    """
+    if config.run.mode.sums_gradients:
+        return False
+    try:
+        return all(
+            (shard := cluster.find(name)) is not None
+            and cluster.ask(shard, "whole", [], meanwhile=patience(CALL_TIMEOUT_S)) is not None
+            for name in shards_of(config.sync.shards, config.sync.fragments)
+        )
+    except Unavailable:
+        return True
 
 
 def patience(within_s: float) -> Callable[[], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,8 @@ from cluster.storage.files import write, write_json
 from cluster.storage.metrics_log import LOOKS
 from cluster.storage.runs import CONFIG, TARGET, TOKEN, Live, announce
 from coordinator.errors import UserMistake
+
+log = logging.getLogger("archipelago.fleet")
 
 
 class Exporter:
@@ -88,14 +91,17 @@ class Exporter:
         return None
 
     def stop(self) -> None:
-        """Stop listening, and remove the files."""
+        """Stop listening, and remove the files; a file that cannot be removed is logged."""
         self._wanted, self._left = False, []
-        if self._server is None:
+        if (server := self._server) is None:
             return
-        for file in (*self._files, self._run_dir / TOKEN):
-            file.unlink(missing_ok=True)
-        self._server.stop()
         self._server = None
+        server.stop()
+        for file in (*self._files, self._run_dir / TOKEN):
+            try:
+                file.unlink(missing_ok=True)
+            except OSError as error:
+                log.error("%s of the run that is over stays: %s", file, error)
 
 
 def targets_of(monitor: MonitorConfig) -> Path:

@@ -6,10 +6,12 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 
 from cluster.config.schema import Config
 from cluster.fleet.backend import Handle, Place, RayCluster
+from cluster.fleet.clean_up import each_step
 from cluster.fleet.inbox import IslandInbox, ProcessFailed, ProcessStarted, SeatAssignment
 from cluster.fleet.reconcile import Hold, Holding, relief
 from cluster.fleet.spares import Spare, Spares
@@ -238,9 +240,11 @@ class Islands:
                 place.give_back()
 
     def free_all(self) -> None:
-        """End all processes of islands and spares, and return their devices."""
-        for it in self.all().values():
-            self.free(it)
+        """End all processes of islands and spares, and return their devices.
+
+        If that fails for one, it is logged, and all others are ended.
+        """
+        each_step(*(partial(self.free, it) for it in self.all().values()))
         self.spares.give_all_back()
 
     def find(self, seats: Mapping[Island, Seat], spares: Mapping[Seat, str], now_s: float) -> None:

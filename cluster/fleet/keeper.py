@@ -12,11 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from cluster.config.schema import Config
 from cluster.fleet.backend import RayCluster, Unavailable
+from cluster.fleet.clean_up import each_step
 from cluster.fleet.core_actors import CoreActors
 from cluster.fleet.error_budget import ErrorBudget
 from cluster.fleet.exporter import Exporter
@@ -32,11 +34,12 @@ from cluster.fleet.requests import Requests
 from cluster.fleet.run_records import RunRecords
 from cluster.fleet.shutdown import Shutdown
 from cluster.fleet.status_board import StatusBoard
-from cluster.names import FLEET, SYNCER
+from cluster.fleet.storage_outage import StorageOutage
+from cluster.fleet.takeover import Takeover
+from cluster.names import FLEET
 from cluster.storage import ownership, runs
-from cluster.storage.fleet_file import FLEET_FILE, FleetMemory, load_fleet_memory
-from cluster.storage.layout import load_layout
-from cluster.storage.open_depot import depot_of, patiently
+from cluster.storage.fleet_file import FleetMemory
+from cluster.storage.open_depot import depot_of
 from cluster.storage.ownership import Ownership
 from coordinator.errors import ArchipelagoError, UserMistake
 from coordinator.fragments import Layout
@@ -83,13 +86,15 @@ class Keeper:
     ) -> None:
         self._config, self._run_dir, self._cluster = config, run_dir, cluster
         self._start, self._requests, self._board = start, requests, board
-        self._depot = depot_of(config, run_dir)
+        self._depot = depot = depot_of(config, run_dir)
         self._own: Ownership | None = None
         self.up = threading.Event()
         """An event that is set once the run is brought up, or taken over."""
         self._dismissed = threading.Event()
         self._core = core = CoreActors(config, cluster)
         self._islands = islands = Islands(config, cluster, inbox)
+        self._takeover = Takeover(config, run_dir, depot, cluster, islands, self._publish_alerts)
+        self._outage = StorageOutage(config, run_dir.name, requests, cluster)
         self.injection = Injection(
             run_dir.name, config, cluster, islands, core, requests.drain, inbox, start.detached
         )
@@ -116,7 +121,7 @@ class Keeper:
 
         Errors: `UserMistake` if the path does not accept it, or the shards do not answer.
         """
-        return self._shutdown.save(path, self._layout)
+        return self._outage.saved(self._shutdown.save(path, self._layout))
 
     def dismiss(self) -> None:
         """Let the keeper end: the caller has the outcome of the run."""
@@ -144,7 +149,7 @@ class Keeper:
             self._cluster.end(fleet)  # no other process ends a detached fleet
 
     def _let_go(self, outcome: Outcome) -> None:
-        """End everything that belongs to this fleet, and leave the run to its next owner.
+        """End everything that belongs to this fleet, files last; leave the run to its next owner.
 
         If another process of the same fleet has taken over, everything belongs to that one: end
         only this process.
@@ -156,27 +161,25 @@ class Keeper:
             log.error("this process of the fleet ends, and nothing else: %s", own.lost)
             logging.shutdown()
             os._exit(1)
-        self._remember(outcome)  # the run is over for the fleet's next process too
-        self._exporter.stop()
-        if self._writes():
-            runs.retire(self._run_dir)
-        self._islands.free_all()
-        self._core.end()
-        own.leave(begun=runs.CONFIG)
+        each_step(
+            partial(self._remember, outcome),  # the run is over for the fleet's next process too
+            self._takeover.find_unsought,
+            self._islands.free_all,
+            self._core.end,
+            self._exporter.stop,
+            lambda: runs.retire(self._run_dir) if self._writes() else None,
+            partial(own.leave, begun=runs.CONFIG),
+        )
 
     def _to_the_end(self) -> Outcome:
-        identity = ownership.me(self._start.token)
-        was_running = self._cluster.find(SYNCER) is not None  # a running run needs a keeper: retry
-
-        def take() -> Ownership:
-            return patiently(lambda: ownership.take(self._depot, self._run_dir.name, identity))
-
-        self._own = own = self._steadily(take) if was_running else take()
+        take = partial(self._takeover.take, ownership.me(self._start.token))
+        running = self._steadily(self._takeover.begin)  # a running run needs a keeper
+        self._own = own = self._steadily(take) if running else take()
         own.start()
         if self._start.resumes and own.life == 1:
             from_stored = self._start.from_stored
             runs.reopen(self._run_dir, self._config, own.number, from_stored=from_stored)
-        if (kept := patiently(lambda: load_fleet_memory(self._depot))) is not None:
+        if (kept := self._takeover.memory()) is not None:
             earlier_outcome = self._steadily(lambda: self._take_over(kept, own.number))
             if earlier_outcome is not None:
                 return earlier_outcome
@@ -202,8 +205,9 @@ class Keeper:
         """Look at the run once and act; return how it ended, None while it is running."""
         try:
             view = self._loop.look()
+            self._outage.over()
         except Unavailable as error:  # the next look decides again
-            log.warning("the syncer does not answer at present: %s", error)
+            self._outage.note(error)
             return None
         finally:
             if not self._memory.is_current:
@@ -238,13 +242,12 @@ class Keeper:
         Return how the run ended; None if it has not ended, and the core actors are then started.
         """
         log.warning("back; taking over %d islands", len(kept["held"]))
-        self._depot.tidy(FLEET_FILE)
+        self._takeover.find(kept)
         self._requests.restore(frozenset(map(Island, kept["desired"])), kept["stopping"])
         self._began = kept["began"]
         self.injection.remember(kept["faults"])
-        self._layout = patiently(lambda: load_layout(self._depot))
+        self._layout = self._takeover.layout()
         self._exporter.describe(self._config)
-        self._islands.find(kept["held"], kept["spares"], time.monotonic())
         if kept["outcome"] is None:
             self._core.start(owner)
             return None
@@ -264,7 +267,7 @@ class Keeper:
         errors, end = self.errors, self._shutdown.trouble
         alerts = (
             errors.trouble, errors.unheard, end, self._memory.trouble, self._exporter.tend(),
-            self._records.trouble, self._board.course.trouble,
-            self._core.regions.trouble,
+            self._records.trouble, self._board.course.trouble, self._core.regions.trouble,
+            *self._takeover.troubles, self._outage.trouble,
         )  # fmt: skip
         self._board.publish_alerts(each for each in alerts if each is not None)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from cluster.config.schema import Config
 from cluster.fleet.backend import Handle, Place, RayCluster
+from cluster.fleet.clean_up import each_step
 from cluster.names import Seat, free_seat
 
 log = logging.getLogger("archipelago.fleet")
@@ -135,6 +137,5 @@ class Spares:
             spare.place.give_back()
 
     def give_all_back(self) -> None:
-        """End the processes of all spares, and return their devices."""
-        for spare in [*self._there.values()]:
-            self.give_back(spare)
+        """End the processes of all spares, and return their devices; log what fails."""
+        each_step(*(partial(self.give_back, spare) for spare in self._there.values()))

@@ -1,12 +1,9 @@
-"""The opening of a run's depot, with retries while it cannot be reached."""
+"""The opening of the depots of a run: its own, and those of its regions."""
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from cluster.storage.contributions import ContributionStore
 from cluster.storage.depot import Depot
@@ -15,11 +12,8 @@ from cluster.storage.folder import Folder
 if TYPE_CHECKING:
     from cluster.config.schema import Config
 
-
-log = logging.getLogger("archipelago.depot")
-PATIENCE_S, AGAIN_S = 60.0, 1.0
-"""The timeout of the retries, and the seconds between two attempts."""
-T = TypeVar("T")
+PATIENCE_S = 60.0
+"""Seconds for which a caller that can give up retries a depot or its shard."""
 
 
 def depot_of(config: Config, run_dir: Path) -> Depot:
@@ -59,19 +53,3 @@ def _depot_at(location: str, run_dir: Path) -> Depot:
     from cluster.storage.bucket import Bucket  # imports pyarrow, which not every run needs
 
     return Bucket(location, name)
-
-
-def patiently(read: Callable[[], T]) -> T:
-    """Retry a read until it succeeds, for callers that cannot continue without it.
-
-    Errors: `OSError` if it still fails after `PATIENCE_S`.
-    """
-    end_s = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return read()
-        except OSError as error:
-            if time.monotonic() > end_s:
-                raise
-            log.warning("trying again: %s", error)
-            time.sleep(AGAIN_S)

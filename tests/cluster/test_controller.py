@@ -31,7 +31,14 @@ from cluster.fleet.given_up import CHECK_LOOKS
 from cluster.fleet.outcome import Outcome
 from cluster.fleet.placement import Node
 from cluster.fleet.status_view import starting_status
-from cluster.names import EVALUATOR, SYNCER, Seat, island_actor, region_evaluator
+from cluster.names import (
+    EVALUATOR,
+    SYNCER,
+    Seat,
+    island_actor,
+    region_evaluator,
+    seat_of_actor,
+)
 from cluster.status import IslandState, RunStatus
 from cluster.storage import fleet_file, runs
 from cluster.storage.folder import Folder
@@ -157,6 +164,10 @@ class FakeCluster(RayCluster):
 
     def find_island(self, seat: Seat) -> str | None:
         return self.find(island_actor(seat))
+
+    def seats(self) -> list[Seat]:
+        named = map(seat_of_actor, self.actors)
+        return sorted({*self.places, *filter(None, named)} - {Seat(EVALUATOR)})
 
     def end(self, actor: str) -> None:
         self.given_up.discard(actor)

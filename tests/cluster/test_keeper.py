@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,20 @@ from ray.exceptions import GetTimeoutError
 from safetensors.numpy import load_file
 
 from cluster.config.schema import Config
-from cluster.fleet import error_budget, reconcile_loop
+from cluster.fleet import depot_reads, error_budget, reconcile_loop
 from cluster.fleet import shutdown as ending
+from cluster.fleet.backend import StorageSilent
 from cluster.fleet.controller import Fleet
 from cluster.fleet.evaluation import Pending
+from cluster.fleet.requests import Requests
+from cluster.fleet.storage_outage import StorageOutage
 from cluster.names import SYNCER, Seat
-from cluster.storage import files, fleet_file, model_file, ownership, runs
+from cluster.storage import files, fleet_file, folder, model_file, ownership, runs
 from cluster.storage.files import write
 from cluster.storage.folder import Folder
 from cluster.storage.model_file import NAME
 from cluster.view import View
-from coordinator.errors import UserMistake
+from coordinator.errors import RunFailed, UserMistake
 from coordinator.protocol import Island
 from tests.cluster.test_controller import (
     FINISHED,
@@ -44,8 +48,10 @@ LIVE = seen(eu_0="live", eu_1="live")
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ending, "AGAIN_S", 0.0)
-    monkeypatch.setattr(error_budget, "FIRST_S", 0.0)
+    for module, name in (
+        (ending, "AGAIN_S"), (error_budget, "FIRST_S"), (depot_reads, "PATIENCE_S"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, 0.0)
 
 
 def error_of(fleet: Fleet) -> str | None:
@@ -194,25 +200,53 @@ def test_restarting_process_is_replaced_by_a_warm_spare(tmp_path: Path) -> None:
 
 @dataclass
 class Disk:
-    """A disk on which the folders in `full` refuse every write."""
+    """A disk that refuses some calls.
+
+    `full`: folders that refuse every write. `frozen`: folders whose files cannot be removed.
+    `away`: how many of the next reads of a file fail, by its name; `refused` is called before each.
+    """
 
     full: set[Path] = field(default_factory=set)
+    frozen: set[Path] = field(default_factory=set)
+    away: dict[str, int] = field(default_factory=dict)
+    refused: Callable[[], None] = lambda: None
 
     def check(self, path: Path) -> None:
         if any(path.is_relative_to(folder) for folder in self.full):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
+    def check_read(self, path: Path) -> None:
+        if self.away.get(path.name, 0) > 0:
+            self.away[path.name] -= 1
+            self.refused()
+            raise OSError(errno.EIO, "Input/output error", str(path))
+
+    def check_removal(self, path: Path) -> None:
+        if any(path.is_relative_to(folder) for folder in self.frozen):
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    disk, aside_of = Disk(), files.aside_of
+    disk, aside_of, read_from, unlink = Disk(), files.aside_of, folder.read_from, Path.unlink
 
     def checked(path: Path, *number: int) -> Path:
         disk.check(path)
         return aside_of(path, *number)
 
-    for module in (files, model_file):
-        monkeypatch.setattr(module, "aside_of", checked)
+    def read(path: Path, *start: int) -> bytes:
+        disk.check_read(path)
+        return read_from(path, *start)
+
+    def removed(path: Path, *, missing_ok: bool = False) -> None:
+        disk.check_removal(path)
+        unlink(path, missing_ok=missing_ok)
+
+    for place, name, call in (
+        (files, "aside_of", checked), (model_file, "aside_of", checked),
+        (folder, "read_from", read), (Path, "unlink", removed),
+    ):  # fmt: skip
+        monkeypatch.setattr(place, name, call)
     return disk
 
 
@@ -318,21 +352,37 @@ class Killed(BaseException):
     """The death of the fleet's process by SIGKILL."""
 
 
+@pytest.fixture
+def left_by_a_killed_fleet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[FakeCluster, Path, Callable[[Fleet], None]], None]:
+    """Return a function that runs a fleet, calls the last argument with it, and kills it."""
+
+    def leave(cluster: FakeCluster, run_dir: Path, then: Callable[[Fleet], None]) -> None:
+        fleet = fleet_of(cluster.config, cluster, run_dir)
+
+        def dies() -> View:
+            then(fleet)
+            raise Killed
+
+        cluster.script = [seen(), seen(), *cluster.script, LIVE, dies]
+        monkeypatch.setattr(fleet._keeper, "_let_go", lambda outcome: None)
+        fleet.keep()
+
+    return leave
+
+
+LeftByAKilledFleet = Callable[[FakeCluster, Path, Callable[[Fleet], None]], None]
+
+
 def test_fleet_comes_back_although_the_disk_is_full(
-    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, disk: Disk, left_by_a_killed_fleet: LeftByAKilledFleet
 ) -> None:
     run_dir = tmp_path / "run"
     monitor = {"refresh_s": 0.001, "evaluate_every_s": 1000.0, "targets": str(tmp_path / "targets")}
     cluster = FakeCluster(config_of(2, monitor=monitor))
-    first = fleet_of(cluster.config, cluster, run_dir)
-
-    def dies() -> View:
-        disk.full |= {run_dir, tmp_path / "targets"}
-        raise Killed
-
-    cluster.script = [seen(), seen(), LIVE, dies]
-    monkeypatch.setattr(first._keeper, "_let_go", lambda outcome: None)
-    first.keep()
+    full_folders = {run_dir, tmp_path / "targets"}
+    left_by_a_killed_fleet(cluster, run_dir, lambda _: disk.full.update(full_folders))
     second, alerts = fleet_of(cluster.config, cluster, run_dir), list[str]()
 
     def full() -> View:
@@ -350,6 +400,196 @@ def test_fleet_comes_back_although_the_disk_is_full(
     assert [who for who, _ in cluster.heard("leave")] == ["island eu-0", "island eu-1"]
     assert load_file(run_dir / f"{NAME}.safetensors").keys() == {"w"}
     assert (cluster.actors, cluster.places) == ({}, {})
+
+
+@pytest.mark.parametrize("name", ["owner-1.json", fleet_file.FLEET_FILE, "layout.json"])
+def test_fleet_waits_for_a_depot_that_does_not_answer(
+    tmp_path: Path, disk: Disk, left_by_a_killed_fleet: LeftByAKilledFleet, name: str
+) -> None:
+    """A depot that was away for a minute while the fleet restarted once ended the run."""
+    run_dir, alerts = tmp_path / "run", list[str]()
+    cluster = FakeCluster(config_of(2))
+    left_by_a_killed_fleet(cluster, run_dir, lambda _: disk.away.update({name: 50}))
+    second = fleet_of(cluster.config, cluster, run_dir)
+
+    def observed() -> None:
+        alerts.extend(second.status().get("alerts", ()))
+        assert {"syncer", "shard-0", "island eu-0", "island eu-1"} <= cluster.actors.keys()
+
+    disk.refused = observed
+    cluster.script = [LIVE, FINISHED]
+    second.keep()
+    assert error_of(second) is None
+    assert disk.away == {name: 0}
+    assert any("cannot read its depot: [Errno 5]" in alert for alert in alerts), alerts
+    assert second.status().get("alerts") == []
+    assert [who for who, _ in cluster.heard("leave")] == ["island eu-0", "island eu-1"]
+    assert (cluster.actors, cluster.places) == ({}, {})
+
+
+def damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [damage, Path.unlink], ids=["damaged", "missing"])
+def test_fleet_without_its_memory_finds_the_islands_by_name(
+    tmp_path: Path, left_by_a_killed_fleet: LeftByAKilledFleet, harm: Callable[[Path], None]
+) -> None:
+    """One damaged byte once ended the run, and left its islands behind."""
+    run_dir, alerts = tmp_path / "run", list[str]()
+    plan = [{"kind": "kill", "island": "eu-0", "at_step": 1}]
+    cluster = FakeCluster(config_of(2, islands={"spares": 1}, faults={"plan": plan}))
+    left_by_a_killed_fleet(cluster, run_dir, lambda _: harm(run_dir / fleet_file.FLEET_FILE))
+    islands = {name for name in cluster.actors if name.startswith("island ")}
+    assert islands == {"island eu-0", "island eu-1", "island eu+0"}
+    second, said = fleet_of(cluster.config, cluster, run_dir), len(cluster.said)
+
+    def looks() -> View:
+        alerts.extend(second.status().get("alerts", ()))
+        assert islands <= cluster.actors.keys()
+        assert cluster.started.count("island eu-0") == 1
+        return LIVE()
+
+    cluster.script = [looks, looks, FINISHED]
+    second.keep()
+    assert error_of(second) is None
+    assert any("the fleet continues with 2 islands" in alert for alert in alerts), alerts
+    later = {name for _, name, _ in cluster.said[said:]}
+    assert not later & {"layout", "seed", "open", "kill"}, "nothing begins or strikes once more"
+    assert (run_dir / f"{fleet_file.FLEET_FILE}.damaged").exists() is (harm is damage)
+    assert kept_of(run_dir)["outcome"] is not None
+    assert (cluster.actors, cluster.places) == ({}, {})
+
+
+def test_islands_are_ended_if_the_memory_of_a_run_that_is_over_is_damaged(
+    tmp_path: Path, left_by_a_killed_fleet: LeftByAKilledFleet
+) -> None:
+    run_dir = tmp_path / "run"
+    cluster = FakeCluster(config_of(2))
+
+    def harm(_: Fleet) -> None:
+        damage(run_dir / fleet_file.FLEET_FILE)
+        for name in ("syncer", "shard-0", "evaluator"):
+            cluster.end(name)
+
+    left_by_a_killed_fleet(cluster, run_dir, harm)
+    second = fleet_of(cluster.config, cluster, run_dir)
+    second.keep()
+    assert "fleet.json" in str(error_of(second))
+    assert (cluster.actors, cluster.places) == ({}, {})
+
+
+def test_files_that_cannot_be_removed_keep_no_process(tmp_path: Path, disk: Disk) -> None:
+    run_dir = tmp_path / "run"
+    monitor = {"refresh_s": 0.001, "evaluate_every_s": 1000.0, "targets": str(tmp_path / "targets")}
+    cluster = FakeCluster(config_of(2, monitor=monitor))
+
+    def ends() -> View:
+        disk.frozen.add(tmp_path)
+        return FINISHED()
+
+    cluster.script = [seen(), seen(), LIVE, ends]
+    fleet = fleet_of(cluster.config, cluster, run_dir)
+    fleet.keep()
+    assert error_of(fleet) is None
+    assert (cluster.actors, cluster.places) == ({}, {})
+    assert (run_dir / runs.LIVE).exists()
+    assert json.loads((run_dir / "owner-1.json").read_text())["left"]
+
+
+def test_process_that_cannot_be_ended_keeps_no_other(tmp_path: Path) -> None:
+    class Stubborn(FakeCluster):
+        """A cluster that does not end some actors."""
+
+        def end(self, actor: str) -> None:
+            if actor in ("island eu-0", "syncer"):
+                raise RuntimeError("the head does not answer")
+            super().end(actor)
+
+    cluster = Stubborn(config_of(2), [seen(), seen(), LIVE, FINISHED])
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+    fleet.keep()
+    assert error_of(fleet) is None
+    assert (cluster.actors.keys(), cluster.places) == ({"island eu-0", "syncer"}, {})
+
+
+# --- a syncer without its storage -----------------------------------------------------------------
+
+
+def silent() -> View:
+    raise StorageSilent("the syncer cannot come back yet: EIO")
+
+
+def test_run_waits_for_the_storage_of_its_syncer_with_an_alert(tmp_path: Path) -> None:
+    cluster = FakeCluster(config_of(2))
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+    alerts = list[str]()
+
+    def stops() -> View:
+        alerts.extend(fleet.status().get("alerts", ()))
+        fleet.stop("enough")
+        return silent()
+
+    def back() -> View:
+        alerts.extend(fleet.status().get("alerts", ()))
+        assert {SYNCER, "shard-0", "island eu-0"} <= cluster.actors.keys()
+        return LIVE()
+
+    cluster.script = [seen(), seen(), *[silent] * 30, stops, *[silent] * 30, back, LIVE, FINISHED]
+    fleet.keep()
+    assert error_of(fleet) is None
+    assert "the syncer cannot come back yet: EIO; the islands train on" in alerts[0]
+    assert "the run stops when it answers, or once `archipelago save run PATH`" in alerts[1]
+    assert cluster.heard("stop") == [(SYNCER, ("enough",))]
+    assert fleet.status().get("alerts") == []
+
+
+def test_run_without_its_storage_stops_once_its_model_is_saved(tmp_path: Path) -> None:
+    cluster = FakeCluster(config_of(2))
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+
+    def saves() -> View:
+        fleet.save(tmp_path / "elsewhere")
+        return silent()
+
+    def stops() -> View:
+        fleet.stop("enough")
+        return silent()
+
+    cluster.script = [seen(), saves, LIVE, silent, stops, silent, saves, silent, FINISHED]
+    fleet.keep()
+    assert "stopped (enough)" in str(error_of(fleet))
+    assert f"its model is in {tmp_path / 'elsewhere'}" in str(error_of(fleet))
+    assert "--resume" in str(error_of(fleet))
+    assert len(cluster.heard("whole")) == 2, "the first model was older than the outage"
+    assert (cluster.actors, cluster.places) == ({}, {})
+
+
+@pytest.mark.parametrize("has_model", [False, True])
+def test_run_without_storage_or_model_stops_after_a_while(tmp_path: Path, has_model: bool) -> None:
+    class Shards(FakeCluster):
+        """A cluster whose shards were restarted."""
+
+        def ask(self, actor: str, method: str, *arguments: object, meanwhile: Any = None) -> Any:
+            found = super().ask(actor, method, *arguments)
+            return found if has_model else None
+
+    cluster = Shards(config_of(2), actors={"shard-0": "shard-0"})
+    requests = Requests("run", cluster.config, cluster.nodes)
+    now_s = [0.0]
+    outage = StorageOutage(cluster.config, "run", requests, cluster, lambda: now_s[0])
+    outage.note(StorageSilent("EIO"))
+    now_s[0] = 1e6
+    outage.note(StorageSilent("EIO"))
+    assert cluster.said == [], "only a stop ends the run"
+    requests.stop("enough")
+    with nullcontext() if has_model else pytest.raises(RunFailed, match="no shard holds a model"):
+        outage.note(StorageSilent("EIO"))
+    outage.over()
+    outage.note(StorageSilent("EIO"))
+    assert outage.trouble is not None
 
 
 # --- defects and silence --------------------------------------------------------------------------
