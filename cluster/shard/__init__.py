@@ -13,6 +13,7 @@ imports Ray, and the numerical work is done by `coordinator`.
     arithmetic      protocols of the arithmetic and of the files that a shard uses
     arrays          the arithmetic on arrays
     method          how a run merges: rules, wires and outer optimizer, and those of state
+    contribution_writer  where merged contributions are kept: a thread for each depot
     files           the files in the run's depot, or no files at all
     storing_thread  when a version is stored, and the thread that stores it, beside gate and merge
     build           a shard and its outer optimizer, built from a configuration

@@ -36,6 +36,16 @@ class ContributionStore:
         `depot`: that of the run. `of_group`: another depot for the islands of some groups.
         """
         self._depot, self._of_group = depot, dict(of_group or {})
+        self._by_name = {str(each): each for each in (depot, *self._of_group.values())}
+
+    @property
+    def depots(self) -> tuple[str, ...]:
+        """The name of each depot once, that of the run first: groups of one region share one."""
+        return tuple(self._by_name)
+
+    def depot_of(self, contribution: ContributionId) -> str:
+        """Return the name of the depot that has a contribution."""
+        return str(self._place(contribution).depot)
 
     def save(self, contribution: ContributionId, sent: Sent, layout: str) -> None:
         """Store a contribution as it was encoded.
@@ -62,32 +72,26 @@ class ContributionStore:
         """
         return verified_sha256(*self._place(contribution), layout)
 
-    def tidy(self, p: Fragment) -> None:
-        """Delete temporary files of a fragment that crashed writers have left, best effort.
+    def tidy(self, depot: str, p: Fragment) -> None:
+        """Delete temporary files of a fragment that crashed writers have left in a depot.
 
-        A store that cannot be reached is logged, because a shard restarts without it, too.
+        `depot`: its name. Without an answer of it the files stay, and this is logged.
         """
-        for depot in self._depots():
-            try:
-                depot.tidy(f"{_folder_of(p)}/")
-            except OSError as error:
-                log.warning("temporary files in %s stay: %s", depot, error)
+        try:
+            self._by_name[depot].tidy(f"{_folder_of(p)}/")
+        except OSError as error:
+            log.warning("temporary files in %s stay: %s", depot, error)
 
     def kept(self) -> Iterator[KeptContribution]:
         """Yield all kept contributions.
 
         Errors: `OSError` if a depot cannot be reached.
         """
-        for depot in self._depots():
+        for depot in self._by_name.values():
             for folder in sorted(depot.names(CONTRIBUTIONS)):
                 for name in sorted(depot.names(f"{CONTRIBUTIONS}/{folder}")):
                     if name.endswith(SUFFIX):
                         yield KeptContribution(depot, f"{CONTRIBUTIONS}/{folder}/{name}")
-
-    def _depots(self) -> list[Depot]:
-        """Return each depot once: groups of one region share one."""
-        depots = self._depot, *self._of_group.values()
-        return list({str(depot): depot for depot in depots}.values())
 
     def _place(self, contribution: ContributionId) -> KeptContribution:
         life, fragment, start, stop = contribution

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,18 +12,36 @@ import pytest
 
 from archipelago.lab.checks.audit import audit
 from archipelago.lab.checks.replay import replay
-from cluster.config.load import parse
+from cluster.actors.shard.actor import ShardActor
+from cluster.config.load import load, parse
 from cluster.config.schema import Config
 from cluster.launch.backup import backup
 from cluster.launch.verify import verify
+from cluster.shard import storing_thread as storing
 from cluster.storage import runs
 from cluster.storage.contributions import CONTRIBUTIONS, ContributionStore
 from cluster.storage.folder import Folder
 from cluster.storage.format import Damaged
+from cluster.storage.fragments import FragmentStore
 from coordinator.codec import Wire, encode, split
 from coordinator.errors import UserMistake
-from coordinator.protocol import ContributionId, Fragment, Incarnation, Island, Life
-from tests.cluster.played import CONFIG, Played
+from coordinator.protocol import (
+    ContributionId,
+    Fragment,
+    HandIn,
+    Incarnation,
+    Island,
+    Item,
+    Lease,
+    Life,
+    Merge,
+    Merged,
+    Progress,
+    Publish,
+    Version,
+)
+from tests.cluster.played import CONFIG, LAYOUT, Played
+from tests.system_calls import SystemCalls
 
 STEPS = 24
 GROUPS = """
@@ -65,6 +84,11 @@ def islands_of(folder: Path) -> set[str]:
     return {
         Path(name).name.partition(".")[0] for _, name in ContributionStore(Folder(folder)).kept()
     }
+
+
+def kept_names(folder: Path) -> set[str]:
+    """Return the names of the contributions that are kept in a depot."""
+    return {Path(name).name for _, name in ContributionStore(Folder(folder)).kept()}
 
 
 def test_each_contribution_is_in_the_store_of_its_region(run_dir: Path) -> None:
@@ -144,19 +168,69 @@ def test_temporary_files_in_all_stores_are_deleted(tmp_path: Path) -> None:
     left = [folder.path / CONTRIBUTIONS / "f0000" / ".x.1" for folder in (main, own)]
     for each in left:
         each.touch()
-    store.tidy(Fragment(1))
+    assert store.depots == (str(main.path), str(own.path))
+    for depot in store.depots:
+        store.tidy(depot, Fragment(1))
     assert all(each.exists() for each in left)
-    store.tidy(Fragment(0))
+    for depot in store.depots:
+        store.tidy(depot, Fragment(0))
     assert not any(each.exists() for each in left)
 
 
-def test_shard_comes_back_though_the_store_of_a_region_is_away(tmp_path: Path) -> None:
+def test_store_of_a_region_that_is_away_keeps_its_temporary_files(tmp_path: Path) -> None:
     main, lost = Folder(tmp_path / "main"), Folder(tmp_path / "file")
     (left := main.path / CONTRIBUTIONS / "f0000" / ".x.1").parent.mkdir(parents=True)
     left.touch()
     lost.path.touch()  # no folder, so that listing it raises
-    ContributionStore(main, {"eu": lost}).tidy(Fragment(0))
+    store = ContributionStore(main, {"eu": lost})
+    for depot in store.depots[::-1]:
+        store.tidy(depot, Fragment(0))
     assert not left.exists()
-    left.touch()
-    ContributionStore(lost, {"eu": main}).tidy(Fragment(0))
-    assert not left.exists()
+
+
+def contributed(shard: ShardActor, island: str, p: Fragment, base: Version) -> Item:
+    """Hand in a contribution of an island to a fragment."""
+    life = Life(Island(island), Incarnation(1))
+    said = ContributionId(life, p, base.number, base.number + 1)
+    facts = HandIn(said, base, 0, 1, LAYOUT.fingerprint, Progress(1, 1, Lease(0, 1)))
+    payload = encode(Wire.BF16, np.full(LAYOUT.sizes[p], 1e-3, np.float32))
+    return Item(shard.process.shard.receive(facts, payload), 0.5)
+
+
+def test_region_store_that_hangs_delays_neither_versions_nor_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One region's store once made the whole run undurable, and kept a shard from coming back."""
+    monkeypatch.setattr(storing, "SILENCE_S", 0.2)
+    run_dir, region = tmp_path / "run", tmp_path / "eu"
+    played = Played(run_dir, with_store(region))
+    played.to_the_end(STEPS)
+    config = load(run_dir / "config.toml")
+    shard = ShardActor(config.model_dump_json(), "nowhere", str(run_dir))
+    wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
+    store = FragmentStore(Folder(run_dir), LAYOUT, keep=9)
+    p = Fragment(0)
+
+    async def merged(number: int) -> bool | str:
+        base, version = Version(0, number - 1), Version(0, number)
+        names = ("eu-0", "us-0")
+        items = tuple([await shard.process.compute(contributed, shard, n, p, base) for n in names])
+        event, durable = await shard.merge(Merge(p, version, items, ""))
+        assert isinstance(event, Merged)
+        await shard.publish(Publish(p, version, base, (), ()), ())
+        return durable
+
+    async def story(disk: SystemCalls) -> None:
+        disk.answers.clear()
+        assert await asyncio.wait_for(shard.recover(wanted, 0), 30.0) == wanted
+        assert await asyncio.to_thread(disk.hung.wait, 30.0), "its temporary files are looked for"
+        first = wanted[p].number + 1
+        for number in range(first, first + 3):
+            assert await asyncio.wait_for(merged(number), 30.0) is True, "it is durable"
+            assert store.has(p, Version(0, number))
+        disk.answers.set()
+
+    before = kept_names(run_dir)
+    with SystemCalls(region) as disk:
+        asyncio.run(story(disk))
+    assert [name.partition(".")[0] for name in kept_names(run_dir) - before] == ["us-0"] * 3

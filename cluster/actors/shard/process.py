@@ -19,7 +19,8 @@ from cluster.config.schema import Config
 from cluster.shard.arrays import warm_up
 from cluster.shard.build import first_of, shard_over, wires_of
 from cluster.shard.contribution_samples import ContributionSamples
-from cluster.shard.files import DepotFiles, keep_contributions
+from cluster.shard.contribution_writer import ContributionWriter
+from cluster.shard.files import DepotFiles
 from cluster.shard.storing_thread import StoringPace, StoringThread
 from cluster.source import user_sha256
 from cluster.storage.contributions import ContributionStore
@@ -73,11 +74,12 @@ class ShardProcess:
         owner, for its `Fence`. `unheard`: receives the exceptions of jobs that are never awaited.
         """
         self._config, self._code, self._depot = config, code, depot
-        self._contributions, self._fence = contributions, Fence(depot, owner)
+        self._fence = fence = Fence(depot, owner)
         self.arithmetic = ThreadPoolExecutor(1, "arithmetic")
         heard(self.arithmetic.submit(warm_up, wires_of(config)), unheard)
         self.hands = ThreadPoolExecutor(os.cpu_count(), "hands")
         self.storing = StoringThread(StoringPace(config.durability.every == "auto"))
+        self._writer = ContributionWriter(contributions, fence, self.storing.pace, unheard)
         self.shard = shard_over(config, self._means, self._spread)
         self.samples = ContributionSamples(functools.partial(judge_of, config))
         self._seeded: Layout | None = None  # before the syncer has stored it
@@ -117,19 +119,22 @@ class ShardProcess:
     async def recover(
         self, targets: Mapping[Fragment, Version], generation: int
     ) -> dict[Fragment, Version]:
-        """Go back to these versions as `Shard.recover` does, while nothing is being stored."""
+        """Go back to these versions as `Shard.recover` does, while nothing is being stored.
+
+        Temporary files of contributions are deleted meanwhile; this does not wait for it.
+        """
 
         def recover() -> dict[Fragment, Version]:
             self._fence.check()
             layout = self._seeded or load_layout(self._depot)
             self.storing.pace.sizes = {p: layout.sizes[p] for p in targets}
-            if self._config.durability.keep_contributions:
-                for p in targets:
-                    self._contributions.tidy(p)
             self.samples.forget()
             return self.shard.recover(targets, generation)
 
-        return await self._alone(recover)
+        found = await self._alone(recover)
+        if self._config.durability.keep_contributions:
+            self._writer.tidy([*targets])
+        return found
 
     async def merge(self, order: Merge) -> tuple[Merged | Unsound, bool | str]:
         """Merge, and make the staged version durable if it is sound.
@@ -157,17 +162,14 @@ class ShardProcess:
         return event, durable
 
     async def keep(self, order: Merge) -> None:
-        """Write the contributions to a merge, on the storing thread and with its timeout.
+        """Write the contributions to a merge, each on the thread of its depot with its timeout.
 
         Errors: `Outdated`; the errors of `Shard.payloads`; `RunFailed` if the run has another owner
         by now.
         """
         held = await self.compute(self._obeying(order, self.shard.payloads))
-        kept = list(zip((item.contribution for item in order.items), held, strict=True))
-        write = functools.partial(keep_contributions, self._contributions, self._fence, kept)
-        nbytes = sum(payload.nbytes for payload in held)
-        if (why := await self.storing.keep(order.fragment, nbytes, write)) is not None:
-            logging.error("contributions to %s are not kept: %s", order.version, why)
+        kept = zip((item.contribution for item in order.items), held, strict=True)
+        await self._writer.keep(order.fragment, order.version, kept)
 
     def _merge(self, order: Merge) -> Merged | Unsound:
         """Merge; if a failed merge cannot be undone, restart the process with stored versions."""
