@@ -1,6 +1,7 @@
 """House rules: unique package names, layered imports, strict JSON, pinned dependencies."""
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -91,6 +92,50 @@ def test_modules_of_actors_load_no_jax(module: str) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not {"jax", "optax", "numba"} & set(done.stdout.split())
+
+
+def actor_classes() -> dict[str, type]:
+    """Return the classes of the actors that a run starts, by name.
+
+    These are the classes that `cluster/actors/start.py` imports, the arguments of `Hosts` (the
+    other hosts of an island or of the evaluator), and those of `ray.remote` in these packages.
+    """
+    started, found = set[str](), dict[str, type]()
+    trees = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(path.read_text())
+        for folder in ("actors", "fleet")
+        for path in (ROOT / "cluster" / folder).rglob("*.py")
+    }
+    for module, tree in trees.items():
+        for node in ast.walk(tree):
+            match node:
+                case ast.ImportFrom(names=aliases) if module == "cluster.actors.start":
+                    started |= {each.name for each in aliases if each.name.endswith("Actor")}
+                case ast.Call(
+                    func=ast.Name("Hosts") | ast.Attribute(attr="remote"), args=[kind, *_]
+                ):
+                    started |= {each.id for each in ast.walk(kind) if isinstance(each, ast.Name)}
+                case _:
+                    pass
+    for module, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and node.name in started:
+                found[node.name] = getattr(import_module(module), node.name)
+    return found
+
+
+def test_each_actor_of_a_run_watches_its_threads() -> None:
+    """Otherwise a thread that dies leaves a process that answers and does nothing."""
+    classes = actor_classes()
+    assert classes.keys() >= {
+        "SyncerActor", "RingActor", "ShardActor", "FleetActor", "IslandActor", "RingIslandActor",
+        "HostActor", "EvaluatorActor", "EvaluatorHost", "RegionEvaluatorActor",
+    }  # fmt: skip
+    careless = [
+        name for name, each in classes.items()
+        if "watch_process(" not in inspect.getsource(each.__init__)
+    ]  # fmt: skip
+    assert not careless
 
 
 def test_no_file_names_a_machine_or_an_index() -> None:
