@@ -9,6 +9,7 @@ a window is unknown.
 from __future__ import annotations
 
 import math
+import statistics
 
 from coordinator import leases
 from coordinator.frozen import replace
@@ -26,9 +27,10 @@ waited for a stopped syncer arrive together. A moving average that begins with o
 first one) overrates those after it by less than three times that step in all.
 """
 DENSER = 16.0
-"""The most tokens in a window where their number is unknown, as a multiple of the densest so far.
+"""The most tokens in a window where their number is unknown, as a multiple of the usual number.
 
-It is compared with what this learner, or any other one, has trained in a window so far.
+Up to edition 3 that was the largest number of any learner so far, this one's last claim included,
+so that each claim could raise the next one's limit. From edition 4 on see `_usual`.
 """
 MOST_UNREAD, MOST_HELD, MOST_H = 16, 1024, 8
 """The most leases that a learner may have.
@@ -95,6 +97,9 @@ def _too_many_tokens(
         return None
     if rule.window_tokens:
         limit = float(rule.window_tokens * batch * steps)
+    elif rule.edition >= 4:
+        usual = _usual(rule, members, member)
+        limit = DENSER * usual * batch * steps if usual > 0 or steps == 0 else math.inf
     elif tokens <= (limit := DENSER * _density(rule, member) * batch * steps):
         return None
     else:  # a search of all members is rarely needed
@@ -109,9 +114,23 @@ def _density(rule: Rule, member: Member) -> float:
     return member.progress.tokens / windows if windows > 0 else 0.0
 
 
-def too_dense(rule: Rule, member: Member, c: Contribution) -> bool:
+def _usual(rule: Rule, members: Members, member: Member) -> float:
+    """Return the usual number of tokens per window, 0 if none is known.
+
+    This is the upper median of what each other learner has trained so far, and of the first report
+    of this life. No later claim of the life counts, and no single other learner among two or more
+    can set it.
+    """
+    others = (_density(rule, each) for each in members.values() if each.life != member.life)
+    known = sorted(filter(None, (member.first_density, *others)))
+    return statistics.median_high(known) if known else 0.0
+
+
+def too_dense(rule: Rule, members: Members, member: Member, c: Contribution) -> bool:
     """Return whether a contribution claims more tokens than its steps can have had."""
-    per_window = rule.window_tokens or DENSER * _density(rule, member)
+    is_bounded_by_others = rule.edition >= 4 and not rule.window_tokens
+    density = _usual(rule, members, member) if is_bounded_by_others else _density(rule, member)
+    per_window = rule.window_tokens or DENSER * density
     return rule.bounded and 0 < per_window * rule.batch_of(member.group) * c.steps < c.tokens
 
 
@@ -131,11 +150,17 @@ def _credit_s(member: Member, now_s: float) -> float:
 def charged(
     rule: Rule, member: Member, progress: Progress, now_s: float, step_s: float | None = None
 ) -> Member:
-    """Return the member with its credit reduced by a claim of `progress`, which is new."""
+    """Return the member after a claim of `progress`, which is new and accepted.
+
+    Its credit is reduced, and the first claim of a life sets its `first_density`.
+    """
     if not rule.bounded:
         return member
     credit_s = _credit_s(member, now_s) - _needed_s(member, progress, step_s)
-    return replace(member, credit_s=credit_s, credited_s=now_s)
+    density = member.first_density
+    if rule.edition >= 4 and not rule.window_tokens and density == 0:
+        density = _density(rule, replace(member, progress=progress))
+    return replace(member, credit_s=credit_s, credited_s=now_s, first_density=density)
 
 
 def timed(rule: Rule, member: Member, step_s: float) -> Member:

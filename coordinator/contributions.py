@@ -62,7 +62,7 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> StateStep
     if not gate.well_formed(c):  # before it can pass for a repeated message
         return refused(rule, state, member, c, impossible, now_s)
     why = claims.impossible(rule, state.members, member, c.progress, now_s)
-    if why is not None or claims.too_dense(rule, member, c):
+    if why is not None or claims.too_dense(rule, state.members, member, c):
         detail = f": {why}" if why else f": {c.tokens} tokens in {c.steps} steps"
         refusal = gate.Refusal(Fate.GATE, Cause.COUNTERS, f"{impossible.why}{detail}")
         return refused(rule, state, member, c, refusal, now_s)

@@ -109,6 +109,8 @@ class Member:
     """Seconds of stepping that it could still claim at the time `credited_s`."""
     credited_s: float = 0.0
     """Time at which `credit_s` was computed."""
+    first_density: float = 0.0
+    """Tokens per window in the first claim of this life (edition 4); 0 before it, or if known."""
     doubted: bool = False
     """Whether it claims a leap past the end of the run, and has reported it only once."""
 

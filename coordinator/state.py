@@ -28,7 +28,7 @@ from coordinator.protocol import (
 from coordinator.roster import Roster
 from coordinator.schedule import Schedule
 
-EDITION = 3
+EDITION = 4
 """The newest edition of the rules.
 
 Edition 0 accepts an island's reports of its own progress unchecked; edition 1 does not. Edition 2
@@ -36,7 +36,8 @@ compares an island's norms with its own, too, where the others cannot outvote on
 ends a learner whose hand-in is accounted for already if all wait for it (overlap 0), and needs
 fewer merges to notice that one of two islands points the wrong way if there are few fragments.
 Edition 3 compares norms with the newest ones of each island only, and after a quarantine for norms
-a strict limit applies to the island's next contributions.
+a strict limit applies to the island's next contributions. Edition 4 bounds the tokens in a window,
+where their number is unknown, by those of other islands and of the life's first report.
 
 A tape names the edition that answered its events, and a run keeps the edition that it began with.
 """

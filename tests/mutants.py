@@ -283,6 +283,12 @@ MUTANTS = (
         "    return None if True else f",
     ),
     Mutant(
+        "a claim of tokens raises the limit of the next one",
+        CLAIMS,
+        "    elif rule.edition >= 4:\n",
+        "    elif rule.edition >= 5:\n",
+    ),
+    Mutant(
         "one word ends the run",
         CLAIMS,
         "rule.bounded and at_end and progress",

@@ -145,6 +145,62 @@ def test_past_tokens_bound_a_claim_if_window_tokens_are_unknown() -> None:
         assert state.members[A].status is status
 
 
+UNKNOWN = replace(BOUNDED, window_tokens=0)
+B, C, D = (Island(name) for name in "bcd")
+
+
+def densities(edition: int, *others: tuple[Island, int], claims: int = 5) -> list[Status]:
+    """Return the status of island a after each of its claims, each with 15 times the tokens.
+
+    Before that it reports 100 tokens per step. `others`: other islands, each with its tokens per
+    step, which report once after it.
+    """
+    rules, now_s, statuses = replace(UNKNOWN, edition=edition), 0.0, list[Status]()
+    state = initial(rules)
+    for island in (A, *(name for name, _ in others)):
+        state, _ = advance(rules, state, Join(island, "group", LAYOUT), now_s)
+    for island, tokens in ((A, 100), *others):
+        progress = said(10, 10 * tokens, lease=state.members[island].held[0].number)
+        report = Report(state.members[island].life, progress, 1.0)
+        state, _ = advance(rules, state, report, now_s := now_s + 1)
+    for number in range(1, claims + 1):
+        steps, lease = 10 + number, state.members[A].held[0].number
+        claim = said(steps, steps * 100 * 15**number, lease=lease)
+        state, _ = advance(
+            rules, state, Report(state.members[A].life, claim, 1.0), now_s := now_s + 1
+        )
+        statuses.append(state.members[A].status)
+        if statuses[-1] is not Status.LIVE:
+            break
+    return statuses
+
+
+@pytest.mark.parametrize(
+    "others", [(), ((B, 100),), ((B, 100), (C, 100)), ((B, 1), (C, 100)), ((B, 10**6), (C, 100))]
+)
+def test_each_claim_of_tokens_does_not_raise_the_limit_of_the_next_one(
+    others: tuple[tuple[Island, int], ...],
+) -> None:
+    """Five reports in a row once reached 15 to the fifth times the true number of tokens."""
+    assert densities(3, *others) == [Status.LIVE] * 5, "a tape of before is answered as it was"
+    assert densities(4, *others) == [Status.LIVE, Status.QUARANTINED]
+
+
+def test_one_island_with_few_tokens_does_not_condemn_another() -> None:
+    for others in ([(B, 1)], [(B, 1), (C, 100)], [(B, 1), (C, 100), (D, 100)]):
+        assert densities(4, *others, claims=1) == [Status.LIVE]
+
+
+def test_contribution_is_bounded_by_the_tokens_of_other_islands() -> None:
+    for edition, tokens in ((3, 16_000), (4, 1_600)):
+        rules = replace(UNKNOWN, edition=edition)
+        dense = (20.0, Report(life(), said(20, 20_000), 1.0))  # ten times as dense as before
+        for more in (0, 1):
+            claim = contribution(span=(19, 20), progress=said(20, 20_000), tokens=tokens + more)
+            state, _ = heard(rules, FIRST, dense, (20.5, Arrived(claim)))
+            assert state.members[A].refusals == more, (edition, tokens, more)
+
+
 def test_hoarding_leases_ends_the_life_and_returns_them() -> None:
     wants = [(float(n), LeaseWanted(life())) for n in range(40)]
     state, _ = heard(BOUNDED, *wants[: MOST_UNREAD - 1])
