@@ -1,7 +1,7 @@
 """An outage of the storage of a syncer that was restarted: the run waits for it, with an alert.
 
 The syncer needs its storage to come back, and only the shards hold the newest model meanwhile.
-The run therefore goes on until the storage answers. A person can still end it: a stop is carried
+The run therefore continues until the storage answers. A person can still end it: a stop is carried
 out at once if the model was saved elsewhere, or if no shard has one.
 """
 

@@ -20,7 +20,7 @@ from coordinator.codec import Sent
 from coordinator.protocol import Contribution, Fragment, Version
 
 log = logging.getLogger("archipelago.shard")
-Kept = tuple[Contribution, Sent]
+KeptPayload = tuple[Contribution, Sent]
 """A contribution, as it was encoded."""
 
 
@@ -43,7 +43,7 @@ class ContributionWriter:
         self._threads = {name: StoringThread(pace) for name in store.depots}
         self._tasks = Tasks(unheard)
 
-    async def keep(self, p: Fragment, version: Version, kept: Iterable[Kept]) -> None:
+    async def keep(self, p: Fragment, version: Version, kept: Iterable[KeptPayload]) -> None:
         """Write the contributions to a merge of a fragment, each in its own depot.
 
         All depots are written at the same time, each with the timeout of its thread. If one does
@@ -53,12 +53,14 @@ class ContributionWriter:
 
         Errors: `RunFailed` if the run has another owner by now.
         """
-        by_depot = dict[str, list[Kept]]()
+        by_depot = dict[str, list[KeptPayload]]()
         for each in kept:
             by_depot.setdefault(self._store.depot_of(each[0].id), []).append(each)
         await asyncio.gather(*(self._write(p, version, *each) for each in by_depot.items()))
 
-    async def _write(self, p: Fragment, version: Version, depot: str, kept: Sequence[Kept]) -> None:
+    async def _write(
+        self, p: Fragment, version: Version, depot: str, kept: Sequence[KeptPayload]
+    ) -> None:
         write = functools.partial(keep_contributions, self._store, self._fence, kept)
         nbytes = sum(payload.nbytes for _, payload in kept)
         if (why := await self._threads[depot].keep(p, nbytes, write)) is not None:

@@ -30,7 +30,7 @@ from cluster.storage.runs import CONFIG as CONFIG_FILE
 from cluster.storage.snapshots import load_snapshot
 from cluster.syncer.journal import read_notes
 from coordinator.codec import encode
-from coordinator.errors import RunFailed, UserMistake
+from coordinator.errors import RunFailed, Unreachable, UserMistake
 from coordinator.protocol import (
     ContributionId,
     Drain,
@@ -69,7 +69,7 @@ class Told:
         """Retry the call once if the depot refuses it, and record the error."""
         try:
             return await call()
-        except (OSError, RunFailed, UserMistake) as error:
+        except (OSError, RunFailed, Unreachable, UserMistake) as error:
             self.errors.append(error)
             return await call()
 
@@ -196,7 +196,7 @@ class Run:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing wait for its next turn, and seal a segment at every snapshot."""
     monkeypatch.setattr("cluster.storage.tape.SEGMENT_BYTES", 1)
-    monkeypatch.setattr("cluster.actors.bring_up.AGAIN_S", 0.0)
+    monkeypatch.setattr("cluster.actors.bring_up.FIRST_S", 0.0)
     monkeypatch.setattr("cluster.actors.syncer.records.AGAIN_S", 0.0)
     monkeypatch.setattr(ownership, "BEAT_S", 0.0)
 
