@@ -27,6 +27,7 @@ from cluster.fleet import (
     requests,
     results,
     shutdown,
+    takeover,
 )
 from cluster.fleet.backend import Unavailable
 from cluster.fleet.controller import Fleet
@@ -231,7 +232,7 @@ def play(scheduler: Scheduler) -> None:
     )
     modules = (
         controller, core_actors, error_budget, inbox, island_table, keeper, ownership,
-        reconcile_loop, requests, results, shutdown,
+        reconcile_loop, requests, results, shutdown, takeover,
     )  # fmt: skip
     with TemporaryDirectory() as folder, scheduler.controls(*modules):
         run_dir = Path(folder) / "run"
