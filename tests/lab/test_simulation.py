@@ -53,6 +53,7 @@ def agrees(result: FuzzResult) -> None:
     assert result.events >= EVENTS_WANTED * result.schedules
 
 
+@pytest.mark.timeout(600)
 def test_a_hundred_schedules_have_no_violation() -> None:
     result = fuzz(FEW, SEED)
     agrees(result)
