@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from archipelago.cli.bench_wan import wan
-from archipelago.lab.bench.wan import plan_of
+from archipelago.lab.bench.goals import GOALS, Goal, verdict
+from archipelago.lab.bench.wan import plan_of, speedup_of
 from archipelago.lab.bench.wan_decoupled import DecoupledPlan, config_of
 from archipelago.lab.bench.wan_decoupled import plan_from as decoupled_from
 from archipelago.lab.bench.wan_points import MAIN, QUICK, predicted
@@ -77,6 +78,20 @@ def test_prediction_is_compared_with_what_was_measured() -> None:
         found = predicted(MAIN, method, 0.188, measured)
         assert abs(found["utilisation_off"]) < 3.0, method
     assert predicted(MAIN, "diloco", 0.188, 0.5)["utilisation_off"] > 3.0
+
+
+def test_speedup_has_the_interval_of_decoupled_training() -> None:
+    decoupled = {
+        "tokens_per_s": 640.0, "tokens_per_s_low": 600.0, "tokens_per_s_high": 660.0,
+        "coverage": 0.98, "samples": 10,
+    }  # fmt: skip
+    figures = speedup_of(decoupled, {"tokens_per_s": 20.0})
+    assert figures == {
+        "speedup": 32.0, "speedup_low": 30.0, "speedup_high": 33.0,
+        "speedup_coverage": 0.98, "speedup_samples": 10,
+    }  # fmt: skip
+    assert verdict(GOALS["wan"]["speedup"], "speedup", figures) == "reached"
+    assert verdict(Goal(at_least=31.0), "speedup", figures) == "inconclusive"
 
 
 def test_each_method_sends_the_bytes_that_it_should() -> None:

@@ -76,7 +76,7 @@ def wan(
     last = {row["method"]: row for row in rows[-len(methods) :]}
     if {"decoupled", "data-parallel"} <= last.keys():
         decoupled, parallel = last["decoupled"], last["data-parallel"]
-        figures |= _speedup(decoupled, parallel)
+        figures |= speedup_of(decoupled, parallel)
         figures["speedup_over_bytes"] = decoupled["tokens_per_s"] / parallel["bytes_tokens_per_s"]
         figures |= {name: decoupled[name] for name in OF_DECOUPLED}
     figures["utilisation_off"] = max(abs(row["utilisation_off"]) for row in rows)
@@ -86,7 +86,7 @@ def wan(
     return figures
 
 
-def _speedup(decoupled: Mapping[str, Any], parallel: Mapping[str, Any]) -> dict[str, float]:
+def speedup_of(decoupled: Mapping[str, Any], parallel: Mapping[str, Any]) -> dict[str, float]:
     """Return `speedup` with its interval, which is that of the periods of decoupled training.
 
     The denominator is the fastest ring that was found.
