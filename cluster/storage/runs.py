@@ -141,7 +141,7 @@ def resumed_dir(config: Config, run_dir: Path | None) -> Path:
 def _binding(config: Config) -> dict[str, object]:
     """Return the settings that a run must keep: each key that defines what is trained and how."""
     plain = config.model_dump(mode="json", exclude={"islands", "monitor"})
-    for key in ("name", "dir", "owner", "priority", "forbid"):
+    for key in ("name", "dir", "owner", "priority", "budget", "forbid"):
         del plain["run"][key]
     del plain["faults"]["preemption"]  # another machine may be in another cloud
     del plain["sync"]["step_s"], plain["sync"]["force"]  # they matter only before the start

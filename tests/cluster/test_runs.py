@@ -203,6 +203,7 @@ def test_resume_refuses_changes_of_the_training() -> None:
     with pytest.raises(UserMistake, match=r"sync.every was 8, is 4; .*sync.overlap was auto, is 1"):
         runs.resume(config("sync.every=4", "sync.overlap=1", "sync.fragments=4"), folder)
     assert runs.resume(config("monitor.refresh_s=3.0", "islands.0.count=3"), folder) == folder
+    assert runs.resume(config("run.budget={device_hours=9.0}"), folder) == folder
 
 
 def test_reopened_run_keeps_its_islands_unless_others_are_configured() -> None:

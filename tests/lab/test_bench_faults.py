@@ -75,6 +75,17 @@ def test_child_with_much_output_does_not_block(tmp_path: Path) -> None:
     assert (summary, len(err)) == ({"merges": 4}, 10 * lines)
 
 
+def test_child_that_fails_has_no_summary(tmp_path: Path) -> None:
+    """With `--json` it prints its error as JSON, which must not pass for figures."""
+    command = [sys.executable, "-m", "archipelago", "run", "nowhere.toml", "--json"]
+    process = started(command, os.environ, tmp_path)
+    assert process.wait(60) == 2
+    run = ChildRun(process, tmp_path, tmp_path / "run", 0, dict(os.environ))
+    summary, err = run.end()
+    assert summary == {}
+    assert "nowhere.toml: no such file" in err
+
+
 # --- lost merges --------------------------------------------------------------------------------
 
 

@@ -109,5 +109,5 @@ def test_ctrl_c_of_bench_parity_ends_the_run_that_is_under_way(presses: int) -> 
                 process.wait(1.0)
         done = finish(process)
         assert done.code == 130, done.err
-        assert done.out == ""
+        assert done.json["error"]["kind"] == "interrupted"
         assert "Traceback" not in done.err

@@ -129,12 +129,13 @@ class ChildRun:
         self.until_all_contribute(life + 1, victim)
 
     def end(self) -> tuple[dict[str, Any], str]:
-        """Stop the run gracefully, and return its summary and its standard error."""
+        """Stop the run gracefully, and return its summary, empty if it failed, and its errors."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGINT)
         self.process.wait(LONGEST_WAIT_S)
         out, err = ((self.output / name).read_text() for name in (OUT, ERR))
-        return (read_figures(out) if out.strip() else {}), err
+        figures = read_figures(out) if out.strip() else {}
+        return ({} if "error" in figures else figures), err
 
 
 def _of(look: dict[str, Any], island: Island) -> dict[str, Any]:

@@ -65,9 +65,9 @@ def driver(network: Network, module: str, *arguments: str, within_s: float) -> d
         )
         errors.seek(0)
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        if not lines:
+        figures: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+        if not figures or "error" in figures:
             raise RunFailed(f"{module} failed: {errors.read()[-2000:]}")
-    figures: dict[str, Any] = json.loads(lines[-1])
     return figures
 
 
