@@ -300,6 +300,26 @@ def test_killed_fleet_restarts_and_resumes_its_run(story: Raylets) -> None:
 
 
 @pytest.mark.long
+def test_killed_fleet_without_its_memory_finds_its_islands_by_name(story: Raylets) -> None:
+    """Only Ray's tables of actors and placement groups are left of what the fleet has started."""
+    (pid,) = processes(story, "Fleet")
+    lives = {each["island"]: each["life"] for each in story.last["islands"]}
+    actors, groups = held(story)
+    (story.run_dir / "fleet.json").write_text("{")
+    os.kill(pid, signal.SIGKILL)
+    until(
+        lambda: any("fleet.json was damaged" in a for a in story.last.get("alerts", ())), WITHIN_S
+    )
+    merges = story.last["merges"]
+    until(lambda: story.last["merges"] > merges + 20, WITHIN_S)
+    assert {each["island"]: each["life"] for each in story.last["islands"]} == lives
+    now, groups_now = held(story)
+    assert (sorted(now), groups_now) == (sorted(actors), groups), "nothing was started twice"
+    assert (story.run_dir / "fleet.json.damaged").read_text() == "{"
+    story.until_contributing("local-0", "local-1", "local-2", "local-3")
+
+
+@pytest.mark.long
 def test_islands_of_a_dead_node_move_to_other_nodes(story: Raylets) -> None:
     """`archipelago chaos` sends SIGKILL to a raylet and its processes, from another terminal."""
     lives = {each["island"]: each["life"] for each in story.last["islands"]}
