@@ -76,7 +76,7 @@ def test_child_with_much_output_does_not_block(tmp_path: Path) -> None:
 
 
 def test_child_that_fails_has_no_summary(tmp_path: Path) -> None:
-    """With `--json` it prints its error as JSON, which must not pass for figures."""
+    """The error object on standard output (`--json`) must not pass for figures."""
     command = [sys.executable, "-m", "archipelago", "run", "nowhere.toml", "--json"]
     process = started(command, os.environ, tmp_path)
     assert process.wait(60) == 2
