@@ -70,7 +70,7 @@ class Task:
     may also return a pair: the scalar, and a mapping of named scalars, its metrics.
     """
     tokens: Callable[[Batch], int]
-    """Number of predicted tokens in a batch."""
+    """Number of predicted tokens in a batch, masked ones included; merges weigh islands by it."""
     stream: Callable[[int], StreamLike]
     """Batch size -> training data, empty until leases are added. `UserMistake` if unreadable."""
     heldout: Callable[[int], Sequence[Batch]]

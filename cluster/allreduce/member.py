@@ -28,6 +28,7 @@ from cluster.workers.assembly import optimizer_of, task_of
 from coordinator.errors import ArchipelagoError
 from coordinator.protocol import Island, Life, Report, Vitals
 from islands.activity_clock import ActivityClock
+from islands.data.segments import counted_in
 from islands.own_wire import built_in
 from islands.randomness import Draws
 from islands.time_budget import Activity
@@ -222,7 +223,7 @@ class RingMember:
             first = held.step == turn.held.step
             other_connections = meeting.connections() if first else frozenset[int]()
             try:
-                buckets, totals = step.mean(loss, buckets, tokens, leaving)
+                buckets, totals = step.mean(loss, buckets, tokens, leaving, counted_in(batch))
                 if first:  # the library connects only when it has something to send
                     self._wires = meeting.connections() - other_connections
             except jax.errors.JaxRuntimeError as error:

@@ -131,16 +131,25 @@ class RingStep:
         return bool(self._sound(loss, buckets))
 
     def mean(
-        self, loss: jax.Array, buckets: list[jax.Array], tokens: int, leaving: bool
+        self,
+        loss: jax.Array,
+        buckets: list[jax.Array],
+        tokens: int,
+        leaving: bool,
+        counted: int | None = None,
     ) -> tuple[list[jax.Array], StepTotals]:
         """Return the mean of the buckets over all members, equal bit for bit; wait for it.
+
+        `counted`: the number of tokens that the loss counts in a batch with a mask. Gradients and
+        losses are then weighted by it, so they are those of the summed batch. None: no mask.
 
         Errors: `jax.errors.JaxRuntimeError` if a member is gone.
         """
         words = jnp.stack([loss, jnp.float32(tokens), jnp.float32(leaving)])
         if self._members > 1:
             replicated = NamedSharding(self._mesh, PartitionSpec())
-            shared_arrays = jax.tree.map(lambda x: _shared(x, replicated), (buckets, words))
+            own_arrays = buckets, words, None if counted is None else jnp.float32(counted)
+            shared_arrays = jax.tree.map(lambda x: _shared(x, replicated), own_arrays)
             sums = jax.tree.map(lambda x: _own(x, self._here), self._sum(*shared_arrays))
             buckets, words = sums
         jax.block_until_ready(buckets)
@@ -166,21 +175,32 @@ class RingStep:
         ]
 
     def _summed(
-        self, buckets: list[jax.Array], words: jax.Array
+        self, buckets: list[jax.Array], words: jax.Array, counted: jax.Array | None = None
     ) -> tuple[list[jax.Array], jax.Array]:
-        """Return the means of the buckets and the sums of the words; runs inside `shard_map`."""
-        return [self._bucket_mean(each) for each in buckets], lax.psum(words, AXIS)
+        """Return the means of the buckets and the sums of the words; runs inside `shard_map`.
 
-    def _bucket_mean(self, bucket: jax.Array) -> jax.Array:
+        The members have weights with a mean of 1; all are 1 without a mask or counted tokens.
+        """
+        weights = None
+        if counted is not None:
+            counts = lax.all_gather(counted, AXIS)
+            total = jnp.sum(counts)
+            weights = jnp.where(total > 0, counts * counts.size / jnp.maximum(total, 1), 1.0)
+            words = words.at[0].multiply(weights[lax.axis_index(AXIS)])
+        return [self._bucket_mean(each, weights) for each in buckets], lax.psum(words, AXIS)
+
+    def _bucket_mean(self, bucket: jax.Array, weights: jax.Array | None) -> jax.Array:
         members = self._mesh.size
         if self._wire is Wire.F32:
-            return lax.psum(bucket, AXIS) / members
+            own = bucket if weights is None else bucket * weights[lax.axis_index(AXIS)]
+            return lax.psum(own, AXIS) / members
         # XLA turns a bf16 psum between CPUs into an f32 one before it sends it. So the sum consists
         # of two collectives that only move bits: each member gets one part from all (all-to-all),
         # sums it in f32, and sends the mean to all (all-gather).
         padded_bucket = jnp.pad(bucket, (0, padded(bucket.size, members) - bucket.size))
         parts = lax.all_to_all(_bits(padded_bucket).reshape(members, -1), AXIS, 0, 0)
-        own_mean = _floats(parts).sum(0) / members
+        floats = _floats(parts)
+        own_mean = (floats if weights is None else floats * weights[:, None]).sum(0) / members
         return _floats(lax.all_gather(_bits(own_mean), AXIS)).reshape(-1)[: bucket.size]
 
     def _updated(self, state: InnerState, buckets: list[jax.Array], clock: jax.Array) -> InnerState:

@@ -169,3 +169,49 @@ def test_each_bucket_is_a_collective_of_its_own(wire: str, words: int, kinds: li
         if kind != "all_reduce":
             plain = kind.replace("_", "-")
             assert len(re.findall(rf" {plain}(?:-start)?\(", compiled)) == int(count)
+
+
+MASKED = """
+import sys
+import jax
+import numpy as np
+from cluster.allreduce.step import RingStep
+from coordinator.codec import Wire
+from islands.task import load_task
+from tests.given import data_spec, optimizer_spec
+task = load_task("byte-tiny", None, {}, data_spec(window=32))
+step = RingStep(task, optimizer_spec(), Wire(sys.argv[1]), 1)
+everywhere = jax.sharding.NamedSharding(step._mesh, jax.sharding.PartitionSpec())
+
+def of_members(*values):
+    pieces = [jax.device_put(np.float32(x), d) for x, d in zip(values, jax.devices())]
+    return jax.make_array_from_single_device_arrays(pieces[0].shape, everywhere, pieces)
+
+gradients = of_members(np.full(8, 1.0), np.full(8, 5.0))
+words = of_members([2.0, 64, 0], [6.0, 64, 1])
+for counts in [None, (30, 10), (0, 7), (0, 0)]:
+    counted = None if counts is None else of_members(*counts)
+    for part in step._sum([gradients], words, counted):
+        print(*np.ravel([np.asarray(x.addressable_shards[1].data) for x in jax.tree.leaves(part)]))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("wire", ["f32", "bf16"])
+def test_members_are_weighted_by_the_tokens_that_the_loss_counts(wire: str) -> None:
+    """Gradients of 1 and 5 with 30 and 10 answer tokens have the mean 2, like one summed batch."""
+    two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", MASKED, wire],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, **two},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = [[float(word) for word in line.split()] for line in done.stdout.splitlines()]
+    without, three_to_one, one_alone, no_token = zip(found[::2], found[1::2], strict=True)
+    assert without == no_token == ([3.0] * 8, [8.0, 128.0, 1.0])
+    assert three_to_one == ([2.0] * 8, [2 * 1.5 + 6 * 0.5, 128.0, 1.0])
+    assert one_alone == ([5.0] * 8, [12.0, 128.0, 1.0])

@@ -144,6 +144,31 @@ def test_ring_matches_one_process_with_the_summed_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_ring_weighs_its_members_by_their_answer_tokens(tmp_path: Path) -> None:
+    """Each member has one window, with none, few or many tokens of answers."""
+    talks = [
+        {
+            "messages": [
+                {"role": "user", "content": "How tall? " * (1 + number % 7)},
+                {"role": "assistant", "content": "Three metres. " * (1 + number % 5)},
+            ]
+        }
+        for number in range(400)
+    ]
+    file, tokens = tmp_path / "talks.jsonl", str(tmp_path / "tokens")
+    file.write_text("".join(json.dumps(talk) + "\n" for talk in talks))
+    with place() as here:
+        done = here.run("data", "tokenize", str(file), tokens, "--chat")
+        assert done.code == 0, done.err
+    ran("data-parallel", tmp_path / "run", f"data.source={tokens}", "islands.local.batch_size=1")
+    config, formed = load(tmp_path / "run" / "config.toml"), rings(tmp_path / "run")
+    assert formed == [Formed(3, 0, 0)]
+    found = apart(tmp_path / "run", alone(config, formed))
+    print(f"apart by {found:.1e}")
+    assert found < TOLERANCE
+
+
+@pytest.mark.long
 def test_ring_killed_as_a_whole_continues_from_its_snapshot(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with place() as here:
