@@ -166,10 +166,18 @@ class Evaluator:
     def sample(self, flats: Sequence[Flat]) -> float:
         """Return a rougher held-out loss, for use during the run, in nats per token.
 
-        The windows are spread evenly over those of `loss`, and are always the same.
+        The windows are spread evenly over those of `loss`, and are always the same. If no token
+        counts in them, they are all windows of `loss`.
         """
+        return self._mean(flats, self._sampled)
+
+    @cached_property
+    def _sampled(self) -> Sequence[int]:
+        """The numbers of the batches of a sample."""
         count, sample_size = self._count(FINAL_WINDOWS), self._few
-        return self._mean(flats, [i * count // sample_size for i in range(sample_size)])
+        spread = [i * count // sample_size for i in range(sample_size)]
+        counts = (counted_in(self._batches[i]) for i in spread)
+        return spread if any(each is None or each > 0 for each in counts) else range(count)
 
     @property
     def _few(self) -> int:

@@ -137,6 +137,15 @@ def test_batches_weigh_as_the_tokens_that_the_loss_counts(
     assert judge.metrics == {"number": (2 * 1 + 4 * 3) / 4}
 
 
+def test_sample_without_a_token_that_counts_is_of_all_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sample has 4 of 32 batches; only the sixth of all has an answer."""
+    judge = masked(tmp_path, monkeypatch, " ".join(["0"] * 5 + ["2"] + ["0"] * 26))
+    flats = judge.initial()
+    assert judge.sample(flats) == judge.loss(flats) == 6
+
+
 def test_evaluation_without_a_token_that_counts_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
