@@ -199,13 +199,13 @@ class Learner:
         """Return how many leaves of moments this life has copied, and its seconds per step."""
         return self._mail.donations.copied(life)
 
-    def catching_up(self, life: Life, p: Fragment) -> bool:
-        """Return whether this life fetches missed versions of the fragment at present.
+    def needs_payload(self, life: Life, p: Fragment) -> bool:
+        """Return whether the payload of a new version of the fragment is of use to this life.
 
-        Payloads of later versions are of no use to it then.
+        It is of none if the life is over, or fetches missed versions of the fragment at present.
         """
         ends = self._mail.ends(life)
-        return ends is not None and ends.following.catching_up(p)
+        return ends is not None and not ends.following.catching_up(p)
 
     def offer(self, life: Life, publication: Publication, payload: Sent | None) -> None:
         """Adopt a newer version at the next step boundary, and learn what was merged.

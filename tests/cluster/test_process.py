@@ -30,6 +30,8 @@ from cluster.actors.hosts.ray_gang import RayGang
 from cluster.actors.island.actor import IslandActor
 from cluster.actors.island.call_threads import THREADS
 from cluster.actors.island.learner_calls import LearnerCalls
+from cluster.actors.island.payload_waits import LAST_S
+from cluster.actors.object_store.pull import LATE_S
 from cluster.actors.learner_link import RayLink
 from cluster.actors.object_store.moment_pieces import MomentPieceRef
 from cluster.actors.object_store.publish import Probe, Shared
@@ -122,7 +124,7 @@ def raising(error: BaseException) -> Any:
         raise error
 
     calls = {
-        "outlive": raises, "had": lambda life: life == LIFE, "catching_up": lambda *_: False,
+        "outlive": raises, "had": lambda life: life == LIFE, "needs_payload": lambda *_: True,
     }  # fmt: skip
     return cast("Learner", SimpleNamespace(**dict.fromkeys(CALLS, raises) | calls))
 
@@ -249,7 +251,7 @@ def test_joining_learners_do_not_block_hand_ins_or_offers(
         moments=moments,
         hand_in=lambda *_: None,
         offer=lambda *_: None,
-        catching_up=lambda *_: False,
+        needs_payload=lambda *_: True,
         copied=lambda _: (0, 1.0),
     )
     actor = island(learner)
@@ -322,9 +324,9 @@ class Offered:
         self.payloads: list[object] = []
         self.behind = behind
 
-    def catching_up(self, life: Life, p: Fragment) -> bool:
-        assert (life, p) == (LIFE, SAID.fragment)
-        return self.behind
+    def needs_payload(self, life: Life, p: Fragment) -> bool:
+        assert life == LIFE
+        return not self.behind
 
     def offer(self, life: Life, said: Publication, payload: object) -> None:
         self.payloads.append(payload)
@@ -352,8 +354,7 @@ def test_unfetchable_payload_is_left_to_be_requested_from_the_shard(
         assert timeout > 0
         raise error
 
-    monkeypatch.setattr("ray.ObjectRef", Stored)
-    monkeypatch.setattr("ray.get", get)
+    fetching_by(monkeypatch, get)
     offered = Offered()
     failure = island(offered).offer(LIFE, SAID, cast("Any", [Stored()]))
     assert offered.payloads == [None]
@@ -362,6 +363,33 @@ def test_unfetchable_payload_is_left_to_be_requested_from_the_shard(
     failure = island(behind).offer(LIFE, SAID, cast("Any", [Stored()]))
     assert failure is None, "it catches up, so that the payload is among those that it missed"
     assert behind.payloads == [None]
+
+
+def test_one_thread_of_offers_is_free_within_a_second(
+    island: Callable[[Any], IslandActor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a payload does not arrive, offers of the same fragment and of others come in."""
+    offered, waits_s, threads = Offered(), list[float](), THREADS["offering"]
+    actor = island(offered)
+
+    def get(_: object, timeout: float) -> NoReturn:
+        waits_s.append(timeout)
+        actor.offer(LIFE, SAID, cast("Any", [Stored()]))  # waits for nothing
+        if len(waits_s) < threads:
+            other = Fragment(SAID.fragment + len(waits_s))
+            said = Publication(other, SAID.version, SAID.previous, ())
+            actor.offer(LIFE, said, cast("Any", [Stored()]))
+        raise GetTimeoutError("not yet")
+
+    fetching_by(monkeypatch, get)
+    actor.offer(LIFE, SAID, cast("Any", [Stored()]))
+    assert len(waits_s) == threads
+    assert min(waits_s[:-1]) >= LATE_S
+    assert waits_s[-1] == LAST_S
+    assert offered.payloads == [None] * 2 * threads
+    waits_s[:] = [LATE_S] * (threads - 1)
+    actor.offer(LIFE, SAID, cast("Any", [Stored()]))
+    assert waits_s[-1] > LATE_S, "all the waits before have ended"
 
 
 def test_version_without_room_is_offered_without_a_payload(
@@ -388,7 +416,12 @@ def link(monkeypatch: pytest.MonkeyPatch) -> RayLink:
 
 def answer(monkeypatch: pytest.MonkeyPatch, given: object) -> None:
     """Let each call return `given`, in which a `Stored` counts as a reference."""
-    monkeypatch.setattr("ray.get", lambda *_, **__: given)
+    fetching_by(monkeypatch, lambda *_, **__: given)
+
+
+def fetching_by(monkeypatch: pytest.MonkeyPatch, get: Callable[..., object]) -> None:
+    """Fetch references, which are each a `Stored`, by this function."""
+    monkeypatch.setattr("ray.get", get)
     monkeypatch.setattr("ray.ObjectRef", Stored)
 
 

@@ -957,9 +957,9 @@ def test_unreachable_shard_does_not_block_other_fragments(begin: Begin) -> None:
     *_, last = [lost(alive, F0, number) for number in range(1, 9)]
     assert script.asked_in_vain.acquire(timeout=WAIT_S)
     life = alive.script.life
-    assert alive.learner.catching_up(life, F0), "no payload of F0 need be fetched"
-    assert not alive.learner.catching_up(life, F1)
-    assert not alive.learner.catching_up(Life(life.island, Incarnation(99)), F0)
+    assert not alive.learner.needs_payload(life, F0), "it catches up"
+    assert alive.learner.needs_payload(life, F1)
+    assert not alive.learner.needs_payload(Life(life.island, Incarnation(99)), F1), "it is over"
     alive.adopted(F1, alive.publish(F1, full(F1, 1)))
     script.back.set()
     alive.adopted(F0, last)

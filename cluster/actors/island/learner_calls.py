@@ -17,6 +17,8 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from cluster.actors.call_errors import STORE_FULL, failure_of
 from cluster.actors.hosts.ray_gang import RayGang
+from cluster.actors.island.call_threads import THREADS
+from cluster.actors.island.payload_waits import PayloadWaits
 from cluster.actors.object_store.moment_pieces import DonatedMoments, MomentPieceRef, put_pieces
 from cluster.actors.object_store.pull import Patience
 from cluster.config.region_tables import Leaving
@@ -42,6 +44,7 @@ class LearnerCalls:
         """
         self._learner, self._border = learner, border or OPEN
         self._giving, self._patience = DonatedMoments(), Patience()
+        self._waits = PayloadWaits(THREADS["offering"])
         self.gang: RayGang | None = None
 
     def hand_in(self, life: Life, fragment: Fragment, known: Known) -> Prepared:
@@ -106,16 +109,16 @@ class LearnerCalls:
 
         `boxed`: the payload, or a reference to it; empty if there was no room for it. Without a
         payload, or if it does not arrive in time, the learner asks the shard for the versions that
-        it lacks. A learner that catches up needs none, so none is fetched.
+        it lacks. A life that is over or catches up needs none, so none is fetched.
         """
         if (learner := self._learner()) is None:
             return None
         payload, failure = None, None
-        if learner.catching_up(life, publication.fragment):
+        if not learner.needs_payload(life, publication.fragment):
             boxed = ()
         try:
             for each in boxed:
-                payload = self._fetched(each) if isinstance(each, ray.ObjectRef) else each
+                payload = self._arrived(publication.fragment, each)
         except RayError as error:
             found = failure_of(Reason.OFFER, error)
             if isinstance(found, Failure):
@@ -124,13 +127,22 @@ class LearnerCalls:
         learner.offer(life, publication, payload)
         return failure
 
-    def _fetched(self, reference: ray.ObjectRef) -> Sent | None:
+    def _arrived(self, fragment: Fragment, each: Sent | ray.ObjectRef) -> Sent | None:
+        """Return a payload; None if it did not arrive within the time that a thread has for it."""
+        if not isinstance(each, ray.ObjectRef):
+            return each
+        with self._waits.of(fragment) as longest_s:
+            return self._fetched(each, longest_s) if longest_s > 0 else None
+
+    def _fetched(self, reference: ray.ObjectRef, longest_s: float) -> Sent | None:
         """Return a payload; None if it did not arrive in time, as after a cut of the link."""
-        began_s, within_s = time.monotonic(), self._patience.seconds()
+        began_s, patience_s = time.monotonic(), self._patience.seconds()
+        within_s = min(longest_s, patience_s)
         try:
             payload: Sent = ray.get(reference, timeout=within_s)
         except GetTimeoutError:
-            self._patience.in_vain()
+            if within_s == patience_s:
+                self._patience.in_vain()
             logging.warning("a publication did not arrive within %.0f s", within_s)
             return None
         self._patience.came(time.monotonic() - began_s)
