@@ -31,10 +31,10 @@ from cluster.actors.island.actor import IslandActor
 from cluster.actors.island.call_threads import THREADS
 from cluster.actors.island.learner_calls import LearnerCalls
 from cluster.actors.island.payload_waits import LAST_S
-from cluster.actors.object_store.pull import LATE_S
 from cluster.actors.learner_link import RayLink
 from cluster.actors.object_store.moment_pieces import MomentPieceRef
 from cluster.actors.object_store.publish import Probe, Shared
+from cluster.actors.object_store.pull import LATE_S
 from cluster.config.load import load
 from cluster.failures import Failure, Reason
 from cluster.names import Seat
