@@ -8,6 +8,7 @@ from cluster.allreduce.ring import Ring, RingMemberState, RingStage, Rules
 from cluster.status import Figures, FragmentStatus, IslandState, IslandStatus, RunStatus
 from cluster.syncer import run_time
 from cluster.syncer.counts import Counts
+from cluster.syncer.durability_text import durability_text
 from cluster.syncer.report import goodput, island_hours, uptime
 from cluster.view import IslandView, View
 from coordinator.protocol import Island
@@ -106,7 +107,7 @@ def _figures(rules: Rules, ring: Ring, counts: Counts, now_s: float) -> Figures:
         unsound_merges=0,
         trouble=counts.not_finite,
         merges_lost=counts.merges_lost,
-        not_durable="; ".join(f"{subject}: {why}" for subject, why in counts.troubles.items()),
+        not_durable=durability_text(counts.troubles),
         damage=counts.damage,
         up_bytes=counts.up_bytes,
         down_bytes=counts.down_bytes,

@@ -25,5 +25,6 @@ other processes are reached over `Ports`, the tape over `Log`.
     merge_measures   rounds and merges: how long, how old, how large, in which direction
     counts           the counters, as data that outlives the process
     report           status, view and summary, computed from the counts
+    durability_text  the text about what is not durable at present
     clock            a clock that never goes back
 """

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Protocol, assert_never
 
 from cluster.failures import Failure
+from cluster.syncer.durability_text import fragment_subject
 from cluster.syncer.measures import Measures
 from cluster.syncer.ports import Ports
 from coordinator.protocol import (
@@ -190,7 +191,8 @@ class EffectRunner:
         if (outcome := await self._ports.store(order)) is None:
             return
         if outcome is not False:
-            self._measures.trouble("fragments", outcome if isinstance(outcome, str) else None)
+            why = outcome if isinstance(outcome, str) else None
+            self._measures.trouble(fragment_subject(order.fragment), why)
         self._syncer.feed(Stored(order.fragment, order.version, durable=outcome is True))
 
     async def _publish(self, order: Publish) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from cluster.status import Figures, FragmentStatus, IslandStatus, RoundStatus, RunStatus
 from cluster.syncer.counts import Counts
+from cluster.syncer.durability_text import durability_text
 from cluster.view import IslandView, View
 from coordinator import ledger
 from coordinator.membership import SPEAKING, Member
@@ -95,7 +96,7 @@ def _figures(
         unsound_merges=counts.unsound,
         trouble="; ".join(filter(None, [counts.not_finite, *counts.jumps.values()])),
         merges_lost=counts.merges_lost,
-        not_durable="; ".join(f"{subject}: {why}" for subject, why in counts.troubles.items()),
+        not_durable=durability_text(counts.troubles),
         damage=counts.damage,
         up_bytes=counts.up_bytes,
         down_bytes=counts.down_bytes,

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cluster.actors.syncer.records import SyncerRecords
+from cluster.actors.syncer.snapshot_writer import SnapshotWriter
 from cluster.failures import Answered, Failure, Reason
+from cluster.storage.folder import Folder
+from cluster.storage.tape import Tape
+from cluster.syncer.durability_text import durability_text, fragment_subject
+from cluster.syncer.journal import Notes
 from cluster.syncer.measures import Measures
 from cluster.syncer.ports import Ports
 from cluster.syncer.shell import Syncer
@@ -72,6 +81,7 @@ class World(Ports):
     norm: float = 1.0
     shard_lives: bool = True
     durable: bool = True
+    refused: dict[Fragment, str] = field(default_factory=dict[Fragment, str])
     slow: bool = False
     tells: Reached | None = None
     losses: list[tuple[Life | None, Failure]] = field(
@@ -125,7 +135,7 @@ class World(Ports):
 
     async def store(self, order: Store) -> bool | str | None:
         self.did("store", order.fragment, order.version)
-        return self.durable
+        return self.refused.get(order.fragment, self.durable)
 
     async def publish(self, order: Publish) -> Answered:
         self.did("publish", order.fragment, order.version)
@@ -182,6 +192,12 @@ class Stage:
     @property
     def state(self) -> State:
         return self.syncer.state
+
+    @property
+    def not_durable(self) -> str:
+        status = self.syncer.measures.status(self.rule, self.state, self.now_s)
+        assert status["figures"] is not None
+        return status["figures"]["not_durable"]
 
     def joins(self, island: Island) -> Life:
         granted = self.syncer.join(Join(island, "g", LAYOUT))
@@ -335,6 +351,67 @@ def test_version_is_published_even_if_the_disk_refuses_it() -> None:
     stage = plays(scene, every=4)
     (stored,) = [event for _, event in stage.world.tape if type(event).__name__ == "Stored"]
     assert "durable=False" in repr(stored)
+
+
+def test_stored_fragment_does_not_hide_that_another_one_is_not_durable() -> None:
+    """Fragment 1 is merged after four steps, fragment 0 after eight, and so on in turn."""
+    shown = list[str]()
+
+    async def scene(stage: Stage) -> None:
+        a = stage.joins(A)
+        stage.world.refused[Fragment(1)] = "no room"
+        for steps in (4, 8, 12):
+            if steps == 12:
+                stage.world.refused.clear()
+            stage.steps(a, steps)
+            await stage.calms_down()
+            shown.append(stage.not_durable)
+
+    plays(scene, every=8, fragments=2)
+    assert shown == ["fragment 1: no room", "fragment 1: no room", ""]
+
+
+@dataclass(frozen=True)
+class FullDisk(Folder):
+    """A folder without room for the files in `refused`."""
+
+    refused: set[str] = field(default_factory=lambda: {"state.json"})
+
+    def write(self, name: str, *content: bytes | memoryview) -> None:
+        if name in self.refused:
+            raise OSError(errno.ENOSPC, "no room", name)
+        super().write(name, *content)
+
+
+def test_snapshot_that_fails_is_shown_until_one_is_written(tmp_path: Path) -> None:
+    depot = FullDisk(tmp_path)
+    shown = list[tuple[bool, str]]()
+
+    async def scene(stage: Stage) -> None:
+        measures, tape = stage.syncer.measures, Tape(depot, 0, LAYOUT)
+        notes = Notes(depot, measures, lambda: stage.now_s)
+        writer = SnapshotWriter(depot, lambda: None, 0)
+        records = SyncerRecords(stage.syncer, tape, notes, lambda: stage.now_s, writer)
+        for _ in range(2):
+            shown.append((await records.keep_snapshot(), stage.not_durable))
+            depot.refused.clear()
+        await asyncio.to_thread(tape.close)
+        notes.close()
+
+    plays(scene)
+    (failed, why), written = shown
+    assert not failed
+    assert re.fullmatch(r"snapshot: \[Errno 28\] no room: '.*'", why)
+    assert written == (True, "")
+
+
+def test_reasons_of_many_fragments_are_one_short_text() -> None:
+    troubles = {fragment_subject(Fragment(p)): f"fragments/{p}.bin: no room" for p in range(64)}
+    text = durability_text({"tape": "no room", **troubles, "fragment 70": "a bad disk"})
+    assert text == (
+        "tape: no room; fragment 0 and 63 others: fragments/0.bin: no room; fragment 70: a bad disk"
+    )
+    assert durability_text({}) == ""
 
 
 def test_draining_learner_is_parked_collected_and_released() -> None:

@@ -508,7 +508,8 @@ def test_unwritable_disk_does_not_stop_the_run() -> None:
         def troubles() -> str:
             return here.last_status["figures"]["not_durable"]
 
-        until(lambda: "tape: File too large" in troubles() and "fragments: File" in troubles())
+        both = re.compile(r"(?=.*tape: File too large)(?=.*fragment \d[^:;]*: File too large)")
+        until(lambda: both.match(troubles()))
         merges = here.merges
         until(lambda: here.merges > merges + 8 or process.poll() is not None)
         for number, limits in before.items():

@@ -58,7 +58,9 @@ class SyncerRecords:
         if self.tape.trouble is not None:
             return False
         layout = self.syncer.rule.fingerprint
-        return await asyncio.to_thread(self._snapshots.write, snapshot, layout, self.notes, sealed)
+        why = await asyncio.to_thread(self._snapshots.write, snapshot, layout, self.notes, sealed)
+        self.syncer.measures.trouble("snapshot", why)
+        return why is None
 
     def status(self) -> RunStatus:
         """Return the status of the run.

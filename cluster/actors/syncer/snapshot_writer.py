@@ -38,8 +38,8 @@ class SnapshotWriter:
         self.orphans = True
         """Whether a restore may have set versions aside that no snapshot has superseded yet."""
 
-    def write(self, snapshot: Snapshot, layout: str, notes: Notes, sealed: bool) -> bool:
-        """Write a snapshot, and return whether it is durable.
+    def write(self, snapshot: Snapshot, layout: str, notes: Notes, sealed: bool) -> str | None:
+        """Write a snapshot; return why it is not durable, or None if it is.
 
         `sealed`: whether a segment of the log begins with it. The process starts over if the run
         belongs to another owner, or if a later generation writes the log.
@@ -63,8 +63,8 @@ class SnapshotWriter:
                 self._keep_ladder(snapshot, layout)
         except OSError as error:  # a restart then replays the log from the previous snapshot
             logging.error("no snapshot: %s", error)
-            return False
-        return True
+            return str(error)
+        return None
 
     def _keep_ladder(self, snapshot: Snapshot, layout: str) -> None:
         """Keep this state for later hours and days if it is due; log an error of the depot."""
