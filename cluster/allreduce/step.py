@@ -29,6 +29,8 @@ from islands.state_tree import FROZEN, KEY, STATE, named_arguments
 from islands.task import Batch, Params, Task
 
 AXIS = "all"
+TOKEN_UNIT = 4096
+"""Tokens are sent as two float32 numbers, in this unit and the rest, so that sums are exact."""
 Tree: TypeAlias = Any
 
 
@@ -145,7 +147,8 @@ class RingStep:
 
         Errors: `jax.errors.JaxRuntimeError` if a member is gone.
         """
-        words = jnp.stack([loss, jnp.float32(tokens), jnp.float32(leaving)])
+        units, rest = divmod(tokens, TOKEN_UNIT)
+        words = jnp.stack([loss, *map(jnp.float32, (leaving, rest, units))])
         if self._members > 1:
             replicated = NamedSharding(self._mesh, PartitionSpec())
             own_arrays = buckets, words, None if counted is None else jnp.float32(counted)
@@ -153,10 +156,10 @@ class RingStep:
             sums = jax.tree.map(lambda x: _own(x, self._here), self._sum(*shared_arrays))
             buckets, words = sums
         jax.block_until_ready(buckets)
-        total_loss, all_tokens, leaving_members = np.asarray(words)
-        totals = StepTotals(
-            float(total_loss) / self._members, round(all_tokens), round(leaving_members)
-        )
+        total_loss, *counts = np.asarray(words).tolist()
+        leaving_members, rest, units = map(round, counts)
+        all_tokens = units * TOKEN_UNIT + rest
+        totals = StepTotals(total_loss / self._members, all_tokens, leaving_members)
         return buckets, totals
 
     def update(self, state: InnerState, buckets: list[jax.Array], clock: int) -> InnerState:

@@ -162,6 +162,8 @@ class Counts:
     """Computing seconds of lost tokens."""
     shards_lost: int = 0
     """Processes of shards that have ended."""
+    owner: int = 0
+    """The number of the owner that the run has; 0: it is not known."""
 
     def watched(self, island: Island) -> Watched:
         """Return the measurements of an island; begin some if it is not configured."""

@@ -85,6 +85,11 @@ class Notes:
             self._held = dict(islands)
             self._tell("held", self._held)
 
+    def owned(self, owner: int, since_s: float) -> None:
+        """Note the number of the run's owner. `since_s`: the time of the last event before it."""
+        tell(self._measures, Note(since_s, "owned", [owner]))
+        self._keep(since_s, "owned", owner)
+
     def evaluated(self, t: int, loss: float) -> None:
         """Note the held-out loss at a syncer step, nats per token."""
         self._tell("evaluated", t, loss)
@@ -248,6 +253,8 @@ def _tell(measures: Measures, note: Note) -> None:
             measures.fault(Island(island), now_s)
         case Note(now_s, "held", [islands]):
             measures.held({Island(island): group for island, group in islands.items()}, now_s)
+        case Note(now_s, "owned", [owner]):
+            measures.owned(int(owner), now_s)
         case Note(_, "evaluated", [t, loss]):
             measures.evaluated(t, loss)
         case Note(_, "failed", [life, reason, why]):

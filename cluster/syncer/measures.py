@@ -189,6 +189,15 @@ class Measures:
         """Note which islands hold devices from now on, each with its group."""
         run_time.held(self._counts, islands, now_s)
 
+    def owned(self, owner: int, now_s: float) -> None:
+        """Note the owner that the run has from `now_s` on: it holds no devices yet.
+
+        `now_s` is the time of the last event before, so no hours count in which nothing ran.
+        """
+        if owner != self._counts.owner > 0:
+            self.held({}, max(now_s, self._counts.held_since_s))
+        self._counts.owner = owner
+
     def looked(self, processes: ProcessStarts | None, now_s: float) -> None:
         """Note the starts of islands' processes that the fleet has seen."""
         self._time.looked(self._counts, processes, now_s)

@@ -186,6 +186,35 @@ def test_damaged_vitals_are_skipped(story: Story, tmp_path: Path, content: str) 
     Notes(Folder(tmp_path), story.measures, lambda: story.now_s).close()
 
 
+def test_hours_in_which_nothing_ran_hold_no_devices(tmp_path: Path) -> None:
+    """A run of two islands ends with its owner, and another owner resumes it three days later.
+
+    A restart of the syncer alone keeps the owner, and its islands hold their devices meanwhile.
+    """
+    days_s, story = 3 * 86_400.0, Story(tmp_path)
+    begun_s = story.now_s
+    story.notes.owned(1, story.now_s)
+    story.lives(9)
+    ended_s = story.now_s
+    story.notes.flush()
+
+    def hours(measures: Measures) -> float:
+        return sum(measures.summary(story.state, story.now_s)["island_hours"].values())
+
+    for owner, held_s in ((1, 2 * (ended_s + days_s - begun_s)), (2, 2 * (ended_s - begun_s))):
+        story.now_s = ended_s + days_s
+        again = measures_from(begun_s)
+        retell(again, story.heard, read_notes(Folder(tmp_path)))
+        notes = Notes(Folder(tmp_path), again, lambda: story.now_s)
+        notes.owned(owner, ended_s)
+        assert hours(again) == pytest.approx(held_s / 3600)
+        notes.held({A: "g", B: "g"})
+        story.now_s += 60
+        assert hours(again) == pytest.approx((held_s + 120) / 3600)
+        notes.close()
+        (tmp_path / NOTES).write_text('[10.0, "owned", [1]]\n')
+
+
 def test_clock_does_not_go_back_after_a_restart() -> None:
     assert abs(Clock()() - time.time()) < 1
     ahead = Clock(time.time() + 1000)

@@ -11,17 +11,21 @@ import tomllib
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from cluster.allreduce import rendezvous as meeting
 from cluster.allreduce.member import NotFinite, RingMember
 from cluster.allreduce.ring_messages import START, RingDecision, TrainingPosition
 from cluster.allreduce.saved_state import RingState
+from cluster.allreduce.step import RingStep, StepTotals
 from cluster.config.load import parse
 from cluster.config.schema import Config
 from cluster.workers.assembly import task_of
+from coordinator.codec import Wire
 from coordinator.protocol import Incarnation, Island, Life, Report, Vitals
-from tests.given import LEAST, sums
+from islands.task import load_task
+from tests.given import LEAST, data_spec, optimizer_spec, sums
 
 ALONE = Island("eu-0")
 STEPS = 6
@@ -136,7 +140,7 @@ task = load_task("byte-tiny", None, {}, data_spec(window=32))
 step = RingStep(task, optimizer_spec(), Wire(sys.argv[1]), 1)
 state = step.start(task.init(0), None)
 loss, buckets = step.gradients(state, task.heldout(2)[0])
-emitted = step._sum.lower(buckets, jax.numpy.zeros(3))
+emitted = step._sum.lower(buckets, jax.numpy.zeros(4))
 print(len(buckets), emitted.as_text(), emitted.compile().as_text(), sep="\\n=====\\n")
 """
 
@@ -188,7 +192,7 @@ def of_members(*values):
     return jax.make_array_from_single_device_arrays(pieces[0].shape, everywhere, pieces)
 
 gradients = of_members(np.full(8, 1.0), np.full(8, 5.0))
-words = of_members([2.0, 64, 0], [6.0, 64, 1])
+words = of_members([2.0, 0, 64, 3], [6.0, 1, 64, 4])
 for counts in [None, (30, 10), (0, 7), (0, 0)]:
     counted = None if counts is None else of_members(*counts)
     for part in step._sum([gradients], words, counted):
@@ -212,6 +216,16 @@ def test_members_are_weighted_by_the_tokens_that_the_loss_counts(wire: str) -> N
     )
     found = [[float(word) for word in line.split()] for line in done.stdout.splitlines()]
     without, three_to_one, one_alone, no_token = zip(found[::2], found[1::2], strict=True)
-    assert without == no_token == ([3.0] * 8, [8.0, 128.0, 1.0])
-    assert three_to_one == ([2.0] * 8, [2 * 1.5 + 6 * 0.5, 128.0, 1.0])
-    assert one_alone == ([5.0] * 8, [12.0, 128.0, 1.0])
+    assert without == no_token == ([3.0] * 8, [8.0, 1.0, 128.0, 7.0])
+    assert three_to_one == ([2.0] * 8, [2 * 1.5 + 6 * 0.5, 1.0, 128.0, 7.0])
+    assert one_alone == ([5.0] * 8, [12.0, 1.0, 128.0, 7.0])
+
+
+@pytest.mark.slow
+def test_tokens_of_a_step_are_counted_exactly() -> None:
+    """A float32 is exact up to 2^24; a step of thousands of accelerators has more tokens."""
+    task = load_task("byte-tiny", None, {}, data_spec(window=32))
+    step = RingStep(task, optimizer_spec(), Wire.F32, 1)
+    for tokens in (0, 4095, 2**24 + 1, 2**34 - 1):
+        _, totals = step.mean(jnp.float32(1), [jnp.zeros(1)], tokens, leaving=True)
+        assert totals == StepTotals(1.0, tokens, 1)

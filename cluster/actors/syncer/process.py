@@ -110,6 +110,7 @@ class SyncerProcess:
         generation, seq = (0, 0) if recovered is None else (recovered.generation, recovered.seq)
         clock = Clock(0.0 if recovered is None else recovered.last_s)
         notes = await asyncio.to_thread(Notes, self._depot, measures, clock)
+        notes.owned(self._owner, clock() if recovered is None else recovered.last_s)
         tape = await asyncio.to_thread(
             Tape,
             self._depot,
