@@ -18,6 +18,7 @@ from cluster.actors.syncer.snapshot_writer import SnapshotWriter
 from cluster.failures import Answered, Failure, Reason
 from cluster.storage.folder import Folder
 from cluster.storage.tape import Tape
+from cluster.syncer.clock import Clock
 from cluster.syncer.durability_text import durability_text, fragment_subject
 from cluster.syncer.journal import Notes
 from cluster.syncer.measures import Measures
@@ -388,10 +389,10 @@ def test_snapshot_that_fails_is_shown_until_one_is_written(tmp_path: Path) -> No
     shown = list[tuple[bool, str]]()
 
     async def scene(stage: Stage) -> None:
-        measures, tape = stage.syncer.measures, Tape(depot, 0, LAYOUT)
-        notes = Notes(depot, measures, lambda: stage.now_s)
+        tape, clock = Tape(depot, 0, LAYOUT), Clock()
+        notes = Notes(depot, stage.syncer.measures, clock)
         writer = SnapshotWriter(depot, lambda: None, 0)
-        records = SyncerRecords(stage.syncer, tape, notes, lambda: stage.now_s, writer)
+        records = SyncerRecords(stage.syncer, tape, notes, clock, writer)
         for _ in range(2):
             shown.append((await records.keep_snapshot(), stage.not_durable))
             depot.refused.clear()
