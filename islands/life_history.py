@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 
 from coordinator.protocol import Life
+
+LIVES_KEPT = 64
+"""The newest lives that a learner keeps; messages about older ones have ended long ago."""
 
 
 class LifeHistory:
@@ -15,7 +19,7 @@ class LifeHistory:
 
     def __init__(self, lock: threading.Condition) -> None:
         self._lock = lock
-        self._lives: set[Life] = set()
+        self._lives = deque[Life](maxlen=LIVES_KEPT)
         self._ended, self._why = 0, ""  # the incarnation of the last life that is over
         self._staying = True
         self._broken: BaseException | None = None  # set by threads other than the training thread
@@ -23,7 +27,7 @@ class LifeHistory:
     def add(self, life: Life) -> None:
         """Add a life that begins."""
         with self._lock:
-            self._lives.add(life)
+            self._lives.append(life)
 
     def end(self, life: Life, why: str) -> None:
         """Record that this life is over."""
@@ -56,7 +60,7 @@ class LifeHistory:
             return self._staying
 
     def had(self, life: Life) -> bool:
-        """Return whether this is one of the lives of this learner."""
+        """Return whether this is one of the last `LIVES_KEPT` lives of this learner."""
         with self._lock:
             return life in self._lives
 
