@@ -31,6 +31,10 @@ def wan(
     cut: Annotated[
         float | None, typer.Option(min=1.0, metavar="SECONDS", help="Only a run with such a cut.")
     ] = None,
+    window: Annotated[
+        float,
+        typer.Option(min=0.0, metavar="SECONDS", help="With --cut: compare as long before it."),
+    ] = 0.0,
     regions: Annotated[int, typer.Option(min=3, help="How many, of the run with a cut.")] = 4,
     count_bytes: Annotated[
         bool, typer.Option("--bytes", help="Only compare an audit with the interfaces; 6 minutes.")
@@ -54,7 +58,8 @@ def wan(
     the network interfaces count. `--bulk` counts the nodes that Ray gives up while every link
     carries objects at its full rate. `--spread` compares all shards in one region with a shard in
     each, at half of the bandwidth, which the link of one region cannot carry. `--cut` with
-    `--spread`: the region that is cut off has one of the shards.
+    `--spread`: the region that is cut off has one of the shards. `--window` compares the tokens
+    that are merged in so many seconds from the cut on with those of as many before it.
 
     Example: archipelago bench wan --json
     """
@@ -72,6 +77,8 @@ def wan(
     alone = [name for name, given in options.items() if given]
     if alone == ["--cut", "--spread"]:
         alone = ["--cut"]
+    if window and cut is None:
+        raise UserMistake("--window is compared with a cut: give --cut SECONDS, too")
     if alone and (full or quick or len(alone) > 1):
         raise UserMistake(f"{alone[0]} is a run of its own: leave out the other options")
     console, failed = Console(file=sys.stderr if as_json else sys.stdout), list[str]()
@@ -83,7 +90,9 @@ def wan(
     elif spread and cut is None:
         figures = bench_wan.spread(replace(main, gbit=main.gbit / 2), console.print)
     elif cut is not None:
-        figures = wan_cut.cut_off(CutPlan(cut, regions, spread=spread), console.print)
+        figures = wan_cut.cut_off(
+            CutPlan(cut, regions, spread=spread, window_s=window), console.print
+        )
     elif quick:
         figures = bench_wan.wan(
             [small],

@@ -56,6 +56,12 @@ def test_cut_is_a_run_of_its_own(other: str) -> None:
     assert "--cut is a run of its own" in str(found.exception)
 
 
+def test_window_needs_a_cut() -> None:
+    found = CliRunner().invoke(app, ["bench", "wan", "--window", "300"])
+    assert isinstance(found.exception, UserMistake)
+    assert "give --cut SECONDS" in str(found.exception)
+
+
 def test_figures_of_a_part_are_printed_under_its_name() -> None:
     console = Console(width=80, record=True)
     tell("none", {"speedup": 3.0, "cut": {"back_s": 24.5}}, console, as_json=False)

@@ -50,7 +50,9 @@ class CutPlan:
     spread: bool = False
     """Whether each region has a shard; otherwise all are in the first region."""
     usual_s: float = 60.0
-    """Seconds before a cut in which is measured what is usual."""
+    """Seconds before a cut in which is measured what is usual, at least."""
+    window_s: float = 0.0
+    """Seconds from the cut on that are compared with as many before it; 0: until it is back."""
 
     @property
     def gbit(self) -> float:
@@ -89,7 +91,7 @@ def cut_off(plan: CutPlan, say: Callable[[str], None]) -> dict[str, Any]:
     ):
         victim = plan.names[-1]
         before = run.until(lambda look: taking_part(look) == {*plan.names})
-        time.sleep(plan.usual_s)
+        time.sleep(max(plan.usual_s, plan.window_s))
         usual = _looked(run)
         rig.change(network.name, [victim], cut=True)
         cut_unix_s = time.time()
@@ -105,6 +107,8 @@ def cut_off(plan: CutPlan, say: Callable[[str], None]) -> dict[str, Any]:
             rig.restart_node(network.name, victim, NODE)
         back = run.until(lambda look: taking_part(look) == {*plan.names})
         back_s = time.time() - healed_unix_s
+        time.sleep(max(0.0, cut_unix_s + plan.window_s - time.time()))
+        end = _looked(run) if plan.window_s else back
         summary, errors = run.end()
         if not summary:
             raise RunFailed(f"the run has no summary:\n{errors[-2000:]}")
@@ -118,7 +122,7 @@ def cut_off(plan: CutPlan, say: Callable[[str], None]) -> dict[str, Any]:
         "cut_s": healed_unix_s - cut_unix_s,
         "period_s": EVERY * plan.step_s,
         "grace_s": last["grace_s"],
-        "usual_gap_s": story.gap_s(usual["unix_s"] - plan.usual_s, usual["unix_s"]),
+        "usual_gap_s": story.gap_s(before["unix_s"], usual["unix_s"]),
         "cut_gap_s": story.gap_s(cut_unix_s, healed_unix_s),
         "fragments": len(pauses_s),
         "fragments_paused": sum(pause_s > plan.cut_s / 2 for pause_s in pauses_s),
@@ -127,6 +131,8 @@ def cut_off(plan: CutPlan, say: Callable[[str], None]) -> dict[str, Any]:
         "node_ended": node_ended,
         "back_s": back_s,
         "merged_of_usual": _rate(usual, back, "tokens_merged") / usual_rate,
+        "window_s": end["unix_s"] - usual["unix_s"],
+        "merged_in_window": _rate(usual, end, "tokens_merged") / usual_rate,
         "usual_of_possible": usual_rate / sum(plan.tokens_per_s),
         "lives": _island(back, victim)["restarts"] + 1,
         **ledger,
