@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from cluster.config.rule import group_of
@@ -32,6 +32,22 @@ class IslandActions:
         """Create the actions. `keep` writes down which islands hold devices, and where."""
         self._config, self._cluster, self._islands = config, cluster, islands
         self._core, self._keep = core, keep
+        self._changed = False
+
+    def do_all(self, actions: Iterable[Action], now_s: float) -> None:
+        """Carry out actions, and write down once which islands then hold devices.
+
+        If this process ends before, the next one finds the islands by name (`Takeover.find`).
+
+        Errors: `RunFailed` as in `do`.
+        """
+        try:
+            for action in actions:
+                self.do(action, now_s)
+        finally:
+            if self._changed:
+                self._changed = False
+                self._keep()
 
     def do(self, action: Action, now_s: float) -> None:
         """Carry out an action, if its island is still as it was when the action was decided.
@@ -52,7 +68,7 @@ class IslandActions:
                 why = f"waits for {wish(group)} since {since}"
                 holding = Holding(island, Hold.WAITING, now_s)
                 islands.put(island, HeldIsland(holding, seat, place, why=why))
-                self._keep()
+                self._changed = True
             case ActionKind.START:
                 it = islands[island]
                 assert it.place is not None
@@ -65,7 +81,7 @@ class IslandActions:
             case ActionKind.GIVE_BACK:
                 islands.free(islands[island])
                 islands.remove(island)
-                self._keep()
+                self._changed = True
             case ActionKind.SET_ASIDE:
                 it = islands[island]
                 islands.free(it)

@@ -89,8 +89,8 @@ class ReconcileLoop:
         notices = withheld | self._preemptions.look(islands, now_s)
         desired -= self._preemptions.resting(islands.holdings(), now_s)
         policy = self._config.faults.policy
-        for action in reconcile(desired, islands.holdings(), now_s, policy, notices):
-            self._actions.do(action, now_s)
+        actions = reconcile(desired, islands.holdings(), now_s, policy, notices)
+        self._actions.do_all(actions, now_s)
         self._has_acted = True
         self._publish(status, wanted)
         if view.phase is Phase.RUNNING:

@@ -84,7 +84,11 @@ class Takeover:
         return self._reads.read(lambda: load_layout(self._depot))
 
     def find(self, kept: FleetMemory) -> None:
-        """Find the islands and spares of a memory that are still there."""
+        """Find the islands and spares that are still there: those of a memory, and others by name.
+
+        An earlier process may have ended before it could write down its last ones.
+        """
+        kept = with_unlisted(kept, self._config, self._cluster.seats())
         self._islands.find(kept["held"], kept["spares"], time.monotonic())
         self._unsought = False
 
@@ -119,6 +123,24 @@ class Takeover:
 
     def _rebuilt(self) -> FleetMemory:
         return memory_of(self._config, self._cluster.seats(), time.time())
+
+
+def with_unlisted(kept: FleetMemory, config: Config, seats: Iterable[Seat]) -> FleetMemory:
+    """Return a memory with those of the seats that it lacks.
+
+    An island that the memory has keeps its seat there; a further seat of its own is then a spare.
+    Islands that were not requested are not wanted, so they hand in their work and leave.
+    """
+    listed = {*kept["held"].values(), *kept["spares"]}
+    others = memory_of(config, [seat for seat in seats if seat not in listed], kept["began"])
+    for island, seat in [*others["held"].items()]:
+        if island in kept["held"]:
+            del others["held"][island]
+            others["spares"][seat] = group_name(island)
+    if others["held"] or others["spares"]:
+        log.warning("not in %s: %s", FLEET_FILE, [*others["held"].values(), *others["spares"]])
+    held, spares = kept["held"] | others["held"], kept["spares"] | others["spares"]
+    return FleetMemory({**kept, "held": held, "spares": spares})
 
 
 def memory_of(config: Config, seats: Iterable[Seat], began: float) -> FleetMemory:

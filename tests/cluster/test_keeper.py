@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -210,8 +211,11 @@ class Disk:
     frozen: set[Path] = field(default_factory=set)
     away: dict[str, int] = field(default_factory=dict)
     refused: Callable[[], None] = lambda: None
+    replaced: Counter[str] = field(default_factory=Counter)
+    """How often a file was replaced, by its name."""
 
     def check(self, path: Path) -> None:
+        self.replaced[path.name] += 1
         if any(path.is_relative_to(folder) for folder in self.full):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
@@ -461,6 +465,47 @@ def test_fleet_without_its_memory_finds_the_islands_by_name(
     assert (run_dir / f"{fleet_file.FLEET_FILE}.damaged").exists() is (harm is damage)
     assert kept_of(run_dir)["outcome"] is not None
     assert (cluster.actors, cluster.places) == ({}, {})
+
+
+def test_fleet_finds_an_island_that_was_not_written_down(
+    tmp_path: Path, left_by_a_killed_fleet: LeftByAKilledFleet
+) -> None:
+    """A fleet that cannot write `fleet.json` places islands, and dies.
+
+    Ray refuses devices of the same name, so the next process could never place such an island.
+    """
+    run_dir = tmp_path / "run"
+    cluster = FakeCluster(config_of(2))
+
+    def missed(_: Fleet) -> None:
+        kept = fleet_file.load_fleet_memory(Folder(run_dir))
+        assert kept is not None
+        del kept["held"][Island("eu-1")]
+        fleet_file.save_fleet_memory(Folder(run_dir), kept)
+        group = cluster.config.islands[0]
+        for seat in (Seat("eu-4"), Seat("eu-5")):  # requested, but not written down
+            cluster.start_island(group, seat, cluster.reserve(group, seat))
+
+    left_by_a_killed_fleet(cluster, run_dir, missed)
+    second = fleet_of(cluster.config, cluster, run_dir)
+    live = seen(eu_0="live", eu_1="live", eu_4="live", eu_5="live")
+    cluster.script = [live, live, FINISHED]
+    second.keep()
+    assert error_of(second) is None
+    assert cluster.started.count("island eu-1") == 1
+    assert {arguments[0] for _, arguments in cluster.heard("drain")} == {"eu-4", "eu-5"}
+    assert (cluster.actors, cluster.places) == ({}, {})
+
+
+def test_islands_of_one_look_are_written_down_at_once(tmp_path: Path, disk: Disk) -> None:
+    """Writing after each island takes a minute for a thousand of them, with a bucket."""
+    cluster = FakeCluster(config_of(40, islands={"resources": {"CPU": 0.1}}))
+    cluster.script = [seen(), seen(), FINISHED]
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+    fleet.keep()
+    assert error_of(fleet) is None
+    assert len(cluster.reserved_once) >= 40
+    assert 1 <= disk.replaced["fleet.json"] < 10
 
 
 def test_islands_are_ended_if_the_memory_of_a_run_that_is_over_is_damaged(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from cluster.fleet.named_seats import seats_among
-from cluster.fleet.takeover import memory_of
+from cluster.fleet.takeover import memory_of, with_unlisted
 from cluster.names import Seat, island_actor, namespace_of, seat_of_actor, spare_group
+from coordinator.protocol import Island
 from tests.cluster.test_controller import config_of
 
 RUN = namespace_of("run")
@@ -39,3 +40,16 @@ def test_memory_keeps_all_configured_islands_and_others_that_are_there() -> None
     assert kept["held"] == {"eu-1": "eu-1", "eu-7": "eu-7"}
     assert kept["spares"] == {"eu+0": "eu"}
     assert (kept["faults"], kept["began"], kept["outcome"]) == ([0, 1], 3.0, None)
+
+
+def test_seats_that_were_not_written_down_are_added_to_a_memory() -> None:
+    """An island that has moved to a spare's seat keeps it; its own seat is a spare then."""
+    config = config_of(3)
+    kept = memory_of(config, [Seat("eu-0")], 3.0)
+    kept["held"][Island("eu-0")] = Seat("eu+0")
+    seats = [Seat(each) for each in ("eu+0", "eu+1", "eu-0", "eu-1", "eu-9", "evaluator")]
+    found = with_unlisted(kept, config, seats)
+    assert found["held"] == {"eu-0": "eu+0", "eu-1": "eu-1", "eu-9": "eu-9"}
+    assert found["spares"] == {"eu+1": "eu", "eu-0": "eu"}
+    assert found["desired"] == kept["desired"] == ["eu-0", "eu-1", "eu-2"]
+    assert with_unlisted(found, config, seats) == found
