@@ -39,7 +39,7 @@ class IslandActions:
 
         If this process ends before, the next one finds the islands by name (`Takeover.find`).
 
-        Errors: `RunFailed` as in `do`.
+        Errors: `RunFailed` if an island is set aside and the run is configured to stop then.
         """
         try:
             for action in actions:

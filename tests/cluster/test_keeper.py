@@ -212,7 +212,7 @@ class Disk:
     away: dict[str, int] = field(default_factory=dict)
     refused: Callable[[], None] = lambda: None
     replaced: Counter[str] = field(default_factory=Counter)
-    """How often a file was replaced, by its name."""
+    """Replacements of each file, by its name."""
 
     def check(self, path: Path) -> None:
         self.replaced[path.name] += 1
