@@ -16,7 +16,6 @@ import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +51,10 @@ RULES = sum(
 TOKEN = "a-token-of-this-test-only-0123456789"
 SLOWLY = ("--set", "run.steps=1000000", "--set", "islands.0.step_s=0.1")
 WITHIN_S = 90.0
-EVALUATIONS = 5
+EVALUATIONS = 10
 """Evaluations before and during the scalings that the loss curve has at least."""
 MOST_RISE = 1.1
-"""The largest held-out loss during twenty scalings, over the best one before it."""
+"""The largest held-out loss during twenty scalings, over the largest of one island before them."""
 ROUNDING = 1
 """The tolerance in tokens: a status has means over fragments, rounded so that they add up."""
 
@@ -363,19 +362,22 @@ def test_scaling_down_to_one_island_loses_no_tokens(story: Raylets, prometheus: 
 
 @pytest.mark.long
 def test_twenty_scalings_in_a_row_leave_nothing_behind(story: Raylets) -> None:
-    until(lambda: len(losses(story)) >= EVALUATIONS)
+    """One island has a higher loss than three at the same rate, so the loss of one is the measure."""
+    alone = len(losses(story))
+    until(lambda: len(losses(story)) >= alone + 2 * EVALUATIONS)
     before = len(losses(story))
+    level = max(losses(story)[before - EVALUATIONS :])  # it rises for some seconds after the others
     for number in range(20):
         assert story.ask("scale", f"local={(3, 1)[number % 2]}").code == 0
         if number % 6 == 0:  # the other ones come before the islands of the one before have joined
             story.until_contributing("local-0", "local-1", "local-2")
     story.until_contributing("local-0")
     until(lambda: len(losses(story)) >= before + EVALUATIONS)
-    curve = losses(story)[before - EVALUATIONS :]
-    rises = [after / best for best, after in zip(accumulate(curve, min), curve[1:], strict=False)]
-    story.figures["largest_rise_over_scalings"] = max(rises)
-    print(f"largest rise over twenty scalings: {max(rises):.3f} of the best loss before")
-    assert max(rises) <= MOST_RISE, curve
+    curve = losses(story)[before:]
+    story.figures["largest_rise_over_scalings"] = rise = max(curve) / level
+    print(f"largest loss over twenty scalings: {rise:.3f} of the largest of one island before")
+    assert rise <= MOST_RISE, curve
+    assert min(curve) < level, "three islands learn more than one"
     until(lambda: len(processes(story, "Island")) == 1, WITHIN_S)
     actors, groups = held(story)
     core = ["evaluator", "fleet", "queue", "shard-0", "syncer"]
