@@ -362,7 +362,7 @@ def test_scaling_down_to_one_island_loses_no_tokens(story: Raylets, prometheus: 
 
 @pytest.mark.long
 def test_twenty_scalings_in_a_row_leave_nothing_behind(story: Raylets) -> None:
-    """One island has a higher loss than three at the same rate, so the loss of one is the measure."""
+    """One island has a higher loss than three at a constant rate: its loss is the measure."""
     alone = len(losses(story))
     until(lambda: len(losses(story)) >= alone + 2 * EVALUATIONS)
     before = len(losses(story))
