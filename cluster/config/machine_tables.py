@@ -94,8 +94,8 @@ class GroupOptimizerConfig(Table):
     """Peak learning rate."""
     warmup_steps: Annotated[int, Field(ge=0)] | None = None
     """Steps of the linear warm-up."""
-    floor_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Floor of the decay, as a fraction of the peak rate."""
+    floor_fraction: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Floor of the decay, as a fraction of the peak rate; 0: the rate decays to zero."""
     adamw_share: Positive | None = None
     """Learning rate of leaves that AdamW updates beside Muon, as a factor of `learning_rate`."""
     weight_decay: Amount | None = None

@@ -110,8 +110,8 @@ class OptimizerConfig(Table):
     """Peak learning rate; the default depends on the kind. A target needs one."""
     warmup_steps: Annotated[int, Field(ge=0)] = 20
     """Steps of the linear warm-up."""
-    floor_fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """Floor of the decay, as a fraction of the peak rate."""
+    floor_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Floor of the decay, as a fraction of the peak rate; 0: the rate decays to zero."""
     b1: ShareValue = 0.9
     """Decay rate of AdamW's first moment."""
     b2: ShareValue = 0.99

@@ -90,6 +90,14 @@ def test_resolved_configuration_names_every_key_and_is_accepted(optimizer: dict[
         parse(tomllib.loads(config_of(LION).toml()), overrides=("optimizer.eps=1e-4",))
 
 
+def test_floor_may_be_zero_for_all_islands_and_for_one_group() -> None:
+    config = config_of({"floor_fraction": 0}, "islands.0.optimizer.floor_fraction=0.0")
+    assert optimizer_of(config).floor_fraction == 0
+    assert config.islands[0].optimizer.values == {"floor_fraction": 0.0}
+    with pytest.raises(UserMistake, match=r"optimizer\.floor_fraction: must be at least 0"):
+        config_of({"floor_fraction": -0.01})
+
+
 def test_header_names_the_target_and_where_its_rate_comes_from() -> None:
     layout = cut([Leaf("w", (4, 4))], 1)
 

@@ -39,3 +39,17 @@ def test_wsd_falls_after_the_warm_up_at_the_earliest(
 def test_rate_of_a_target_with_its_own_schedule_is_one() -> None:
     spec = optimizer_spec(schedule="target", learning_rate=7.0)
     assert [float(spec.rate(clock)) for clock in (0, 50, 1000)] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "wsd"])
+def test_floor_of_zero_gives_small_rates_until_the_last_step_and_zero_after_it(
+    schedule: str,
+) -> None:
+    spec = optimizer_spec(
+        schedule=schedule, learning_rate=68e-3, warmup_steps=20, horizon_steps=6000,
+        decay_fraction=0.2, floor_fraction=0.0,
+    )  # fmt: skip
+    last = [float(spec.rate(clock)) for clock in range(5900, 6000)]
+    assert last == sorted(last, reverse=True)
+    assert 0 < last[-1] < 1e-3 * spec.learning_rate
+    assert [float(spec.rate(clock)) for clock in range(6000, 6010)] == [0.0] * 10
