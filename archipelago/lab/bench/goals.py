@@ -37,11 +37,11 @@ GOALS: Mapping[str, Mapping[str, Goal]] = {
     "overhead": {
         "thread_fraction": Goal(at_most=0.01),
         "cpu_ratio": Goal(at_most=1.02),
-        "ratio": Goal(at_least=0.97),
+        "ratio": Goal(at_least=0.99),
     },
     "recovery": {
         "learner_gap_over_period_s": Goal(at_most=0.5),
-        "learner_back_of_cold": Goal(at_most=0.6),
+        "learner_back_of_cold": Goal(at_most=0.4),
         "learner_back_spare_s": Goal(at_most=3.0),
         "syncer_gap_s": Goal(at_most=5.0),
         "hosts2_back_of_one": Goal(at_most=1.3),
