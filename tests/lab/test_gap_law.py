@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from archipelago.lab.planner.gap_law import LAW, MEASURED, GapLaw, GapPoint, fitted
+from archipelago.lab.study.plan import read
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,3 +69,23 @@ def test_table_of_the_docs_is_what_the_script_prints(capsys: pytest.CaptureFixtu
     predicted = printed.splitlines()[-7:]
     for line in predicted[:-1]:
         assert line.partition(": ")[2] in page, line
+
+
+@pytest.mark.parametrize("search", ["667", "2000", "6000", "eight"])
+def test_search_compares_the_rates_of_each_arm(search: str) -> None:
+    """Rates on the study's own axes would be places of their own, each with a best point."""
+    study = read(ROOT / f"examples/studies/length-rates-{search}.toml", ())
+    assert not any(row.shared for row in study.rows)
+    results = ROOT / f"examples/studies/results/length-rates-{search}"
+    rows = json.loads((results / "study.json").read_text())["rows"]
+    assert [row["cells"] for row in rows] == [
+        {str(cell.seed): cell.key for cell in row.cells} for row in study.rows
+    ]
+    for arm in dict.fromkeys(row.arm for row in study.rows):
+        points = [row for row in rows if row["arm"] == arm]
+        (best,) = (row for row in points if row["best"])
+        rates = [row["point"]["optimizer.learning_rate"] for row in points]
+        at_an_end = best["point"]["optimizer.learning_rate"] in (min(rates), max(rates))
+        assert best["enclosed"] is not at_an_end
+    at_ends = [row for row in rows if row["best"] and not row["enclosed"]]
+    assert (results / "table.txt").read_text().count("*^") == len(at_ends)
