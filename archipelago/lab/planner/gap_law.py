@@ -2,8 +2,9 @@
 
     gap = g (H / 8)^h (T / 2000)^-t (M / 4)^m
 
-for H steps between two merges of a fragment, T steps of training and M islands, each side at its
-best learning rate. It is fitted to pairs of byte-tiny (0.13M parameters), of at most 2,000 steps:
+for H steps between two merges of a fragment, T steps of training and M islands, each side at the
+best learning rate of a search, but with eight islands both at the same rate. It is fitted to pairs
+of byte-tiny (0.13M parameters), of at most 2,000 steps:
 `python examples/studies/gap_law.py`. For larger models and longer runs it is an extrapolation, and
 three pairs of 6,000 steps are 0.6 to 0.8 points above it.
 """
