@@ -2,8 +2,8 @@
 
     python examples/studies/gap_law.py
 
-The law says how far the held-out loss of islands is above that of data-parallel training, by H, T
-and M (`archipelago.lab.planner.gap_law`). Runs of 6,000 steps are not fitted: the law is judged on
+The law is the gap of the held-out loss of islands to that of data-parallel training, by H, T and M
+(`archipelago.lab.planner.gap_law`). Runs of 6,000 steps are not fitted: the law is judged on
 them. The script reads the finished cells in examples/studies/results and prints the constants.
 
 The power of M rests on four pairs alone, `EIGHT`: both sides have the rate 68e-3, not each its
