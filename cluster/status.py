@@ -227,6 +227,8 @@ class EventStatus(TypedDict):
     """The group of the island, or the group that is scaled; None: the run."""
     link: str | None
     """The link that the event is about, as in `LinkStatus`; None: no link."""
+    for_s: float | None
+    """Seconds for which an injected fault lasts; None: not a fault, or one without an end."""
     why: str
     """The reason; empty if it is not known."""
     text: str

@@ -40,6 +40,8 @@ class RunEvent:
     """The group of the island, or the group that is scaled; None: the run."""
     link: str | None = None
     """The link that the event is about, as in `LinkStatus`; None: no link."""
+    for_s: float | None = None
+    """Seconds for which an injected fault lasts; None: not a fault, or one without an end."""
 
     def seen(self, status: RunStatus, unix_s: float) -> EventStatus:
         """Return the event with its time and place: a line of events.jsonl."""
@@ -53,6 +55,7 @@ class RunEvent:
             island=self.island,
             group=self.group,
             link=self.link,
+            for_s=self.for_s,
             why=self.why,
             text=self.text,
         )
@@ -69,6 +72,7 @@ EVENT_FIELDS = {
     "island": "The island that the event is about; null: the whole run.",
     "group": "The group of the island, or the group that is scaled; null: the whole run.",
     "link": "The link that the event is about: the region or group of its islands; null: none.",
+    "for_s": "Seconds for which an injected fault lasts; null: not a fault, or one without an end.",
     "why": "The reason; empty if it is not known.",
     "text": "The event in one line, for people, with its reason.",
 }

@@ -116,7 +116,8 @@ class Injection:
         if actor is not None:
             log.warning("%s %s on purpose", harm.kind, harm.island)
             self._core.count_fault(harm.island)
-            self.struck.append(InjectedFault(harm.kind, harm.island, why))
+            for_s = harm.for_s if "for_s" in FAULTS[harm.kind].takes else None
+            self.struck.append(InjectedFault(harm.kind, harm.island, why, for_s))
         return actor
 
     def _node_of(self, island: Handle) -> object:

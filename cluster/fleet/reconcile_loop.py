@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from cluster.config.schema import Config
 from cluster.fleet.backend import RayCluster
@@ -17,14 +17,15 @@ from cluster.fleet.core_actors import CoreActors
 from cluster.fleet.fault_injection import Injection
 from cluster.fleet.given_up import GivenUpIslands
 from cluster.fleet.island_actions import IslandActions
-from cluster.fleet.island_table import Islands
+from cluster.fleet.island_table import HeldIsland, Islands
 from cluster.fleet.preemption import Preemptions
-from cluster.fleet.reconcile import reconcile
+from cluster.fleet.reconcile import GONE, Hold, reconcile
 from cluster.fleet.requests import DesiredState, Requests
 from cluster.fleet.status_board import StatusBoard
 from cluster.fleet.status_view import overlay_islands
 from cluster.status import RunStatus
 from cluster.view import View
+from coordinator.protocol import Island
 from coordinator.state import Phase
 
 log = logging.getLogger("archipelago.fleet")
@@ -89,10 +90,11 @@ class ReconcileLoop:
         notices = withheld | self._preemptions.look(islands, now_s)
         desired -= self._preemptions.resting(islands.holdings(), now_s)
         policy = self._config.faults.policy
+        drained = _ends_of_drains(islands)
         actions = reconcile(desired, islands.holdings(), now_s, policy, notices)
         self._actions.do_all(actions, now_s)
         self._has_acted = True
-        self._publish(status, wanted)
+        self._publish(status, wanted, drained)
         if view.phase is Phase.RUNNING:
             self._require_quorum(wanted)
             if stopping is None and (why := reason_to_stop(self._config, status)) is not None:
@@ -115,8 +117,13 @@ class ReconcileLoop:
         if aside and len(wanted.desired) - len(aside) < self._config.sync.quorum:
             raise max(aside, key=lambda it: bool(it.last_words)).given_up()
 
-    def _publish(self, status: RunStatus, wanted: DesiredState) -> None:
-        """Publish the syncer's status, with the fleet's knowledge of islands on top."""
+    def _publish(
+        self, status: RunStatus, wanted: DesiredState, drained: Mapping[Island, HeldIsland]
+    ) -> None:
+        """Publish the syncer's status, with the fleet's knowledge of islands on top.
+
+        `drained`: the islands of which a drain has ended; they are shown once more.
+        """
         regions = self._core.regions
         warm = sum(map(len, self._islands.spares.warm(time.monotonic()).values()))
         self._board.publish(
@@ -127,10 +134,22 @@ class ReconcileLoop:
                     "heldout_by_region": regions.losses,
                     "heldout_by_region_t": regions.steps,
                 },
-                self._islands.all(),
+                dict(sorted({**drained, **self._islands.all()}.items())),
                 wanted=len(wanted.desired),
                 spares=warm,
                 evaluation=self._core.evaluations.progress,
                 effects=self._core.effects,
             )
         )
+
+
+def _ends_of_drains(islands: Islands) -> dict[Island, HeldIsland]:
+    """Return the islands whose drain has ended: they have left, or were lost before.
+
+    Such an island is given back in the same look, so no later status could show its end.
+    """
+    return {
+        island: it
+        for island, it in islands.all().items()
+        if it.holding.hold is Hold.DRAINING and it.holding.learner in GONE
+    }

@@ -15,6 +15,9 @@ from cluster.fleet.trouble_events import alert_events, link_events, loss_events
 from cluster.status import IslandStatus, RunStatus
 from coordinator.membership import STEPS
 
+HAS_LEFT = "has left"
+"""The text of an island that was drained to the end; one that was ended before is only gone."""
+
 
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
@@ -26,6 +29,8 @@ class InjectedFault:
     """The island or service that it hit."""
     why: str
     """The reason: the plan, or a request."""
+    for_s: float | None = None
+    """Seconds for which it lasts; None: it has no end."""
 
 
 def fault_events(faults: Iterable[InjectedFault], groups: Mapping[str, str]) -> Iterator[RunEvent]:
@@ -33,7 +38,7 @@ def fault_events(faults: Iterable[InjectedFault], groups: Mapping[str, str]) -> 
     for fault in faults:
         text = f"{fault.target}: {fault.kind} on purpose: {fault.why}"
         group = groups.get(fault.target)
-        yield RunEvent("fault", fault.why, text, fault.target, group)
+        yield RunEvent("fault", fault.why, text, fault.target, group, for_s=fault.for_s)
 
 
 def scale_events(before: Mapping[str, int], after: Mapping[str, int]) -> Iterator[RunEvent]:
@@ -103,7 +108,7 @@ def _of_the_island(was: IslandStatus | None, now: IslandStatus) -> Iterator[RunE
         case "draining":
             yield _of(now, "drain", why, f"{name} is draining{_because(why)}")
         case "left":
-            yield _of(now, "leave", why, f"{name} has left{_because(why)}")
+            yield _of(now, "leave", why, f"{name} {HAS_LEFT}{_because(why)}")
         case "waiting" | "starting" | "joining":
             if was and was["state"] == "live" and ended is None:
                 yield _of(now, "loss", why, f"{name} is {now['state']} again{_because(why)}")

@@ -145,10 +145,10 @@ def _last_events(run_dir: Path) -> tuple[EventStatus, ...]:
     try:
         for line in last_lines(run_dir / EVENTS, EVENTS_SHOWN):
             try:
-                plain: Any = json.loads(line)
+                plain: Any = {"for_s": None} | json.loads(line)  # earlier versions had no for_s
                 if plain.keys() >= EVENT_FIELDS.keys():
                     found.append(plain)
-            except (ValueError, AttributeError):
+            except (ValueError, TypeError):
                 continue
     except OSError as error:
         log.warning("%s is ignored: %r", EVENTS, error)

@@ -39,7 +39,7 @@ from cluster.names import (
     region_evaluator,
     seat_of_actor,
 )
-from cluster.status import IslandState, RunStatus
+from cluster.status import IslandState, IslandStatus, RunStatus
 from cluster.storage import fleet_file, runs
 from cluster.storage.folder import Folder
 from cluster.storage.layout import save_layout
@@ -306,6 +306,64 @@ def run(config: Config, cluster: FakeCluster, run_dir: Path) -> Outcome:
     fleet.keep()
     assert fleet.outcome is not None
     return fleet.outcome
+
+
+def events_of(run_dir: Path, *kinds: str) -> list[dict[str, Any]]:
+    """Return the recorded events of these kinds."""
+    lines = (run_dir / "events.jsonl").read_text().splitlines()
+    return [event for line in lines if (event := json.loads(line))["kind"] in kinds]
+
+
+class ClusterWithStatus(FakeCluster):
+    """A cluster whose syncer has each island of a look in its status, too."""
+
+    shown: View
+
+    def status(self) -> RunStatus:
+        begun = starting_status("run", self.config)
+        islands = [island_row(name, each) for name, each in self.shown.islands.items()]
+        return {**begun, "phase": "running", "islands": islands}
+
+
+def island_row(name: Island, shown: IslandView) -> IslandStatus:
+    """Return an island's row in a status."""
+    return {
+        "island": name, "group": "eu", "state": shown.learner, "incarnation": 1, "life": 1,
+        "steps": 0, "tokens_per_s": 0.0, "loss": None, "why": "", "contributions": 0,
+        "cosine": None, "restarts": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("end", "texts"),
+    [
+        ("left", ["eu-1 has left"]),
+        ("lost", ["eu-1 is lost", "eu-1 is gone from the run"]),
+    ],
+)
+def test_events_name_the_end_of_a_drain(
+    tmp_path: Path, end: IslandState, texts: Sequence[str]
+) -> None:
+    """An island returns its devices in the same look in which the fleet learns of its end."""
+    cluster = ClusterWithStatus(config_of(2))
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+
+    def show(*, drain: bool = False, **learners: IslandState) -> Callable[[], View]:
+        def view() -> View:
+            if drain:
+                fleet.drain(B)
+            cluster.shown = seen(**learners)()
+            return cluster.shown
+
+        return view
+
+    live, gone = show(eu_0="live", eu_1="live"), show(eu_0="live", eu_1=end)
+    draining = show(eu_0="live", eu_1="draining")
+    drain = show(drain=True, eu_0="live", eu_1="live")
+    cluster.script = [show(), show(), live, drain, draining, gone, gone, gone, FINISHED]
+    fleet.keep()
+    found = events_of(tmp_path / "run", "drain", "leave", "loss")
+    assert [each["text"].partition(":")[0] for each in found] == ["eu-1 is draining", *texts]
 
 
 def of_two_hosts(**tables: Any) -> Config:
@@ -628,6 +686,8 @@ def test_each_planned_fault_is_counted_recorded_and_done_once(tmp_path: Path) ->
     assert [island for _, (island, _) in cluster.heard("drain")] == [B]
     counted = [arguments[0] for _, arguments in cluster.heard("fault")]
     assert counted == ["eu-0", "eu-1", "shard-0", "eu-1"], "by the syncer, before it is done"
+    lasting = {each["island"]: each["for_s"] for each in events_of(tmp_path / "run", "fault")[:3]}
+    assert lasting == {"eu-0": None, "eu-1": 2.0, "shard-0": 1.0}
 
 
 def test_harm_to_an_absent_process_is_refused(tmp_path: Path) -> None:

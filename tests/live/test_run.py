@@ -574,7 +574,7 @@ def test_run_survives_faults_of_every_kind_without_violations() -> None:
         assert finished.json["faults"] == planned + 1
         said = finished.err
         assert f"{VICTIM} is lost: silent for" in said, said
-        assert "local-2 is gone from the run" in said, said
+        assert "local-2 has left" in said, said
         assert "numbers that are not finite" in said, said
         assert "the limit is" in said, said
         assert "not durable: fragments: File too large" in said, said
