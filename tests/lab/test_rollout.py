@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ from archipelago.lab.report.stage_facts import stage_facts
 from cluster.config.load import parse
 from cluster.fleet.event_kinds import EventKind, RunEvent
 from cluster.fleet.metrics_row import COLUMNS
-from cluster.fleet.run_events import InjectedFault, fault_events
-from cluster.fleet.trouble_events import link_events
-from cluster.status import RunStatus
+from cluster.fleet.run_events import InjectedFault, events_between, fault_events
+from cluster.fleet.trouble_events import DOWN, link_events
+from cluster.status import IslandState, RunStatus
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
+from tests.cluster.test_run_records import island, status
 
 NAMES = tuple(f"region-{number}" for number in range(8))
 SOUND = StageFacts(
@@ -150,19 +152,29 @@ def seen(at_s: float, event: RunEvent) -> str:
     return json_text(event.seen(typed, 0.0))
 
 
-def fault(at_s: float, kind: str, target: str) -> str:
+def fault(at_s: float, kind: str, target: str, for_s: float | None = None) -> str:
     """Return the line that the fleet writes of an injected fault."""
-    (event,) = fault_events([InjectedFault(kind, target, "the plan")], {target: target[:2]})
+    injected = InjectedFault(kind, target, "the plan", for_s)
+    (event,) = fault_events([injected], {target: target[:2]})
     return seen(at_s, event)
+
+
+def changed(at_s: float, name: str, *states: IslandState, why: str = "") -> list[str]:
+    """Return the lines of an island that is in one state after another; at the end it is gone."""
+    looks = [status(islands=[island(name, each, why=why)]) for each in states]
+    return [
+        seen(at_s + number, event)
+        for number, (before, after) in enumerate(pairwise([*looks, status(islands=[])]))
+        for event in events_between(before, after)
+    ]
 
 
 EVENTS = (
     fault(5, "kill", "eu-0"),
     line(6, "loss", "eu-0 is lost", "eu-0"),
     line(9, "join", "eu-0 is back as life 2", "eu-0"),
-    fault(12, "cut", "us-0"),
-    line(20, "drain", "us-1 is draining", "us-1"),
-    line(22, "leave", "us-1 has left", "us-1"),
+    fault(12, "cut", "us-0", for_s=4.0),
+    *changed(20, "us-1", "live", "draining", "left"),
 )
 
 
@@ -223,15 +235,40 @@ def test_island_that_never_contributes_again_has_not_survived(tmp_path: Path) ->
 
 
 def test_only_the_last_of_several_kills_is_judged(tmp_path: Path) -> None:
-    again = line(30, "fault", "eu-0: kill on purpose: the plan", "eu-0")
-    facts = facts_of(run_of(tmp_path / "mine", (*EVENTS, again), stops={"eu-0": 31}))
+    again = fault(26, "kill", "eu-0"), line(28, "join", "eu-0 is back as life 3", "eu-0")
+    facts = facts_of(run_of(tmp_path / "mine", (*EVENTS, *again)))
+    assert facts.kills == [Harmed("eu-0", True)]
+    facts = facts_of(run_of(tmp_path / "other", (*EVENTS, *again), stops={"eu-0": 31}))
     assert facts.kills == [Harmed("eu-0", False)]
 
 
 def test_death_that_was_not_injected_counts(tmp_path: Path) -> None:
     why = "its process ended (ActorDiedError)"
     died = line(5, "loss", f"us-0 is lost: {why}", "us-0", why)
-    assert facts_of(run_of(tmp_path / "mine", [died])).kills == [Harmed("us-0", True)]
+    back = line(9, "join", "us-0 is back as life 2", "us-0")
+    assert facts_of(run_of(tmp_path / "mine", [died, back])).kills == [Harmed("us-0", True)]
+    assert facts_of(run_of(tmp_path / "other", [died])).kills == [Harmed("us-0", False)]
+
+
+def test_contribution_under_way_does_not_survive_a_fault(tmp_path: Path) -> None:
+    """One more contribution is in the row behind the event, and none after it."""
+    stops = {"eu-0": 9, "us-0": 9}
+    killed = [fault(7, "kill", "eu-0"), line(9, "join", "eu-0 is back as life 2", "eu-0")]
+    facts = facts_of(run_of(tmp_path / "killed", killed, stops=stops))
+    assert facts.kills == [Harmed("eu-0", False)]
+    cut = [fault(7, "cut", "us-0", for_s=4.0)]
+    assert facts_of(run_of(tmp_path / "cut", cut, stops=stops)).cuts == [Harmed("us-0", False)]
+    assert facts_of(run_of(tmp_path / "short", cut)).cuts == [Harmed("us-0", True)]
+    long = [fault(7, "cut", "us-0", for_s=60.0)]
+    assert facts_of(run_of(tmp_path / "long", long)).cuts == [Harmed("us-0", False)]
+
+
+def test_cut_of_an_earlier_version_is_over_when_the_island_joins(tmp_path: Path) -> None:
+    plain = json.loads(fault(7, "cut", "us-0", for_s=4.0))
+    del plain["for_s"]
+    cut, back = json.dumps(plain), line(20, "join", "us-0 is back as life 2", "us-0")
+    assert facts_of(run_of(tmp_path / "mine", [cut, back])).cuts == [Harmed("us-0", True)]
+    assert facts_of(run_of(tmp_path / "other", [cut])).cuts == [Harmed("us-0", False)]
 
 
 def test_kill_of_a_service_is_none_of_an_island(tmp_path: Path) -> None:
@@ -253,8 +290,41 @@ def test_cut_of_a_link_is_judged_by_its_region(tmp_path: Path) -> None:
     assert facts_of(other).cuts == [Harmed("link eu", False)]
 
 
+@pytest.mark.parametrize(
+    ("own", "cuts"),
+    [
+        ([fault(1, "kill", "eu-0")], []),
+        ([fault(1, "node", "eu-0"), line(9, "join", "eu-0 is back", "eu-0")], []),
+        ([fault(1, "kill", "eu-0"), line(3, "join", "eu-0 is back", "eu-0")], ["link eu"]),
+        ([line(1, "loss", "eu-0 is lost", "eu-0", "its process ended (ActorDiedError)")], []),
+        ([fault(1, "stop", "eu-0", for_s=30.0)], []),
+        ([fault(1, "kill", "us-0")], ["link eu"]),
+        ([line(9, "loss", "eu-0 is lost", "eu-0", "silent for 5 s")], ["link eu"]),
+        ([*changed(1, "eu-0", "live", "draining")], []),
+    ],
+    ids=["killed", "no contribution yet", "back before", "died", "halted", "elsewhere", "silent",
+         "drain that failed"],
+)  # fmt: skip
+def test_link_is_not_cut_if_its_island_has_a_fault_of_its_own(
+    tmp_path: Path, own: Sequence[str], cuts: Sequence[str]
+) -> None:
+    down = seen(12, RunEvent("link", DOWN, f"the link of eu is {DOWN}", link="eu"))
+    facts = facts_of(run_of(tmp_path / "mine", [*own, down]))
+    assert [each.target for each in facts.cuts] == cuts
+
+
+@pytest.mark.parametrize(
+    "states", [("live", "draining"), ("live", "draining", "lost"), ("live", "draining", "joining")]
+)
+def test_drain_that_failed_does_not_count(tmp_path: Path, states: Sequence[IslandState]) -> None:
+    events = changed(20, "us-1", *states)
+    assert json.loads(events[-1])["kind"] == "leave"
+    assert facts_of(run_of(tmp_path / "mine", events)).drained == []
+
+
 def test_drain_counts_once_the_island_has_left(tmp_path: Path) -> None:
     assert facts_of(run_of(tmp_path / "mine", EVENTS[:-1])).drained == []
+    assert facts_of(run_of(tmp_path / "other", EVENTS)).drained == ["us-1"]
 
 
 def test_alert_that_is_over_does_not_count(tmp_path: Path) -> None:

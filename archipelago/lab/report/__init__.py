@@ -4,6 +4,7 @@ A live, ended or crashed run has what its files have; a damaged file costs only 
 
     run_record       the files of a run, read line by line
     stage_facts      the facts of a run for the stages of a roll-out
+    stage_faults     its drains, kills and cuts, and the contributions after them
     contents         a report as data: sections, tables, charts
     curves           the charts of runs
     run_tables       the tables of runs: figures, islands, ledger, events

@@ -8,18 +8,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from archipelago.lab.checks.rollout import Harmed, StageFacts
+from archipelago.lab.checks.rollout import StageFacts
 from archipelago.lab.report.run_record import RunRecord
-from cluster.config.fault_kinds import FaultKind
+from archipelago.lab.report.stage_faults import (
+    contributions,
+    cuts,
+    drained,
+    islands_in,
+    kills,
+    links_of,
+)
 from cluster.config.interval_inputs import model_bytes
 from cluster.config.load import parse
 from cluster.config.schema import Config
-from cluster.fleet.trouble_events import DOWN
 from coordinator.errors import UserMistake
 
-KILLS = (FaultKind.KILL, FaultKind.NODE)
-DIED = "its process ended"
-"""The reason with which a loss by the death of a process is reported."""
 PLAN_KEYS = ("every", "wire")
 
 
@@ -50,9 +53,9 @@ def stage_facts(
         planned_bytes_per_token=_planned(record, config, plan),
         heldout_loss=record.summary.get("heldout_loss"),
         expected_loss=expected_loss,
-        drained=[*_drained(record.events)],
-        kills=[*_kills(record)],
-        cuts=[*_cuts(record, config)],
+        drained=[*drained(record.events)],
+        kills=[*kills(record)],
+        cuts=[*cuts(record, config)],
         uptime=record.summary.get("uptime"),
         alerts=[*_alerts(record.events)],
     )
@@ -78,32 +81,8 @@ def read_plan(path: Path) -> Mapping[str, Any]:
 
 def _regions(record: RunRecord, config: Config) -> Iterator[str]:
     """Yield the regions, or groups without one, whose islands contributed."""
-    of_group = _regions_by_group(config)
-    counts = _contributions(record.rows)
-    named = {name: row["group"] for row in record.rows for name, row in _islands(row).items()}
-    yield from sorted(
-        {str(of_group.get(named[name], named[name])) for name in counts if counts[name]}
-    )
-
-
-def _regions_by_group(config: Config) -> dict[str, str]:
-    """Return the region of each group; a group without one counts as a region."""
-    return {group.group: str(group.region or group.group) for group in config.islands}
-
-
-def _contributions(rows: Sequence[Mapping[str, Any]], since_s: float = -1.0) -> dict[str, int]:
-    """Return the contributions of each island from a time on."""
-    first, last = dict[str, int](), dict[str, int]()
-    for row in rows:
-        for name, island in _islands(row).items():
-            if row["elapsed_s"] <= since_s:
-                first[name] = island["contributions"]
-            last[name] = max(last.get(name, 0), island["contributions"])
-    return {name: count - first.get(name, 0) for name, count in last.items()}
-
-
-def _islands(row: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    return {each["island"]: each for each in row.get("islands", ())}
+    links, counts = links_of(record, config), contributions(record.rows)
+    yield from sorted({links[name] for name in counts if counts[name]})
 
 
 def _planned(record: RunRecord, config: Config, plan: Mapping[str, Any] | None) -> float | None:
@@ -133,55 +112,9 @@ def _planned(record: RunRecord, config: Config, plan: Mapping[str, Any] | None) 
 def _most_steps(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     found: dict[str, int] = {}
     for row in rows:
-        for name, island in _islands(row).items():
+        for name, island in islands_in(row).items():
             found[name] = max(found.get(name, 0), island["steps"])
     return found
-
-
-def _drained(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the islands that left after they were drained."""
-    draining: set[str] = set()
-    for event in events:
-        island = event.get("island")
-        if event.get("kind") == "drain" and island:
-            draining.add(island)
-        elif event.get("kind") == "leave" and island in draining:
-            draining.discard(island)
-            yield island
-
-
-def _kills(record: RunRecord) -> Iterator[Harmed]:
-    """Yield the islands whose process died: on purpose, or by itself; services do not count."""
-    last_s: dict[str, float] = {}
-    known = _contributions(record.rows)
-    for event in record.events:
-        island, text = event.get("island"), str(event.get("text", ""))
-        on_purpose = any(f": {kind} on purpose" in text for kind in KILLS)
-        by_itself = event.get("kind") == "loss" and DIED in str(event.get("why", ""))
-        if island in known and (on_purpose or by_itself):
-            last_s[str(island)] = event["elapsed_s"]
-    for island, at_s in last_s.items():
-        yield Harmed(island, _contributions(record.rows, at_s)[island] > 0)
-
-
-def _cuts(record: RunRecord, config: Config) -> Iterator[Harmed]:
-    """Yield the islands and links that were cut off."""
-    of_group = _regions_by_group(config)
-    found: dict[str, list[float]] = {}
-    for event in record.events:
-        text, kind = str(event.get("text", "")), event.get("kind")
-        if f": {FaultKind.CUT} on purpose" in text and event.get("island"):
-            found.setdefault(str(event["island"]), []).append(event["elapsed_s"])
-        elif kind == "link" and event.get("why") == DOWN:
-            found.setdefault(f"link {event.get('link')}", []).append(event["elapsed_s"])
-    groups = {name: row["group"] for each in record.rows for name, row in _islands(each).items()}
-    for target, times_s in found.items():
-        again = _contributions(record.rows, max(times_s))
-        mine = [
-            name for name in again
-            if target == name or target == f"link {of_group.get(groups[name], groups[name])}"
-        ]  # fmt: skip
-        yield Harmed(target, any(again[name] > 0 for name in mine))
 
 
 def _alerts(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
