@@ -12,6 +12,8 @@ AS_USUAL, DOWN = "as usual again", "down: nothing comes"
 """The states of a link without trouble, and of one that is cut off."""
 SLOW, LAGGING = "slow: under half of its usual rate", "late: most transfers exceed the overlap"
 """The states of a link that carries less than usual, and of one that carries too little in time."""
+NOT_DURABLE, LEFT_ITS_BAND = "not durable", "the loss left its band"
+"""The texts with which a trouble begins whose event at its end has the same kind."""
 
 
 def alert_events(before: RunStatus | None, after: RunStatus) -> Iterator[RunEvent]:
@@ -35,7 +37,7 @@ def _troubles(status: RunStatus | None) -> dict[tuple[EventKind, str], RunEvent]
         alerts = [*status.get("alerts", ())]
         if (figures := status["figures"]) is not None:
             why = figures.get("not_durable", "")
-            found.append(RunEvent("durability", why, f"not durable: {why}"))
+            found.append(RunEvent("durability", why, f"{NOT_DURABLE}: {why}"))
             why = figures.get("damage", "")
             found.append(RunEvent("alert", why, f"damaged when the run came back: {why}"))
             alerts.append(figures.get("trouble", ""))
@@ -53,7 +55,7 @@ def loss_events(before: RunStatus | None, after: RunStatus) -> Iterator[RunEvent
             f"held-out loss {loss} after {now['tokens']:,} tokens, expected {now['loss']:.4f} "
             f"({now['low']:.4f} to {now['high']:.4f})"
         )
-        text = "the loss is inside its band again" if now["inside"] else "the loss left its band"
+        text = "the loss is inside its band again" if now["inside"] else LEFT_ITS_BAND
         yield RunEvent("band", why, f"{text}: {why}")
     known = {each["island"]: each.get("loss_spikes", 0) for each in (before or after)["islands"]}
     for island in after["islands"]:

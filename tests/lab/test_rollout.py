@@ -30,7 +30,7 @@ from cluster.fleet.trouble_events import DOWN, link_events
 from cluster.status import IslandState, RunStatus
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
-from tests.cluster.test_run_records import island, status
+from tests.cluster.test_run_records import FIGURES, island, status
 
 NAMES = tuple(f"region-{number}" for number in range(8))
 SOUND = StageFacts(
@@ -42,6 +42,7 @@ SOUND = StageFacts(
     bytes_per_token=109.0,
     planned_bytes_per_token=100.0,
     heldout_loss=1.5,
+    initial_loss=5.5,
     expected_loss=1.5,
     drained=("a-0",),
     kills=(Harmed("b-0", True),),
@@ -83,6 +84,9 @@ def test_sound_run_passes_every_stage(stage: int) -> None:
         ({"uptime": 0.949}, "uptime"),
         ({"uptime": None}, "uptime"),
         ({"alerts": ("no merges",)}, "alerts"),
+        ({"unsound_ends": ("b-0 is set aside",)}, "islands"),
+        ({"expected_loss": None, "initial_loss": 1.5}, "loss"),
+        ({"expected_loss": None, "initial_loss": None}, "loss"),
     ],
 )
 def test_each_criterion_fails_alone(changes: dict[str, Any], name: str) -> None:
@@ -114,10 +118,10 @@ def test_missing_for_the_next_stage() -> None:
     assert [each.name for each in found.next_stage] == ["regions", "uptime"]
 
 
-def test_loss_is_no_criterion_unless_it_is_expected() -> None:
-    facts = replace(SOUND, expected_loss=None, heldout_loss=None)
-    assert failed(facts, 1) == []
-    assert "loss" not in [each.name for each in criteria(facts, 1)]
+def test_loss_must_fall_if_none_is_expected() -> None:
+    assert failed(replace(SOUND, expected_loss=None), 1) == []
+    assert failed(replace(SOUND, expected_loss=None, heldout_loss=5.6), 1) == ["loss"]
+    assert failed(replace(SOUND, initial_loss=None), 1) == [], "the expected loss is enough"
 
 
 # --- facts from the files of a run ----------------------------------------------------------------
@@ -198,7 +202,7 @@ def run_of(
     found: dict[str, object] = {
         "run": "mine", "parameters": PARAMETERS, "tokens_trained": 3 * STEPS * TOKENS_PER_STEP,
         "up_bytes_per_token": PLANNED / 2, "down_bytes_per_token": PLANNED / 2, "uptime": 0.99,
-        "heldout_loss": 1.25, **summary,
+        "heldout_loss": 1.25, "initial_heldout_loss": 5.5, **summary,
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(found))
     return folder
@@ -218,12 +222,14 @@ def test_facts_of_a_run(tmp_path: Path) -> None:
         bytes_per_token=PLANNED,
         planned_bytes_per_token=PLANNED,
         heldout_loss=1.25,
+        initial_loss=5.5,
         expected_loss=1.3,
         drained=["us-1"],
         kills=[Harmed("eu-0", True)],
         cuts=[Harmed("us-0", True)],
         uptime=0.99,
         alerts=[],
+        unsound_ends=[],
     )
 
 
@@ -334,10 +340,38 @@ def test_alert_that_is_over_does_not_count(tmp_path: Path) -> None:
     assert facts_of(run_of(tmp_path / "other", [begun, over])).alerts == []
 
 
+def with_troubles(not_durable: str = "", inside: bool = True) -> RunStatus:
+    expected = {"inside": inside, "heldout_loss": 2.0, "tokens": 9, "loss": 1.0, "low": 0.9,
+                "high": 1.1}  # fmt: skip
+    return status(figures={**FIGURES, "not_durable": not_durable}, expected=expected)
+
+
+def test_refused_writes_and_a_loss_outside_its_band_are_alerts_until_they_end(
+    tmp_path: Path,
+) -> None:
+    well = with_troubles()
+    for number, trouble in enumerate((with_troubles("tape: full"), with_troubles(inside=False))):
+        begun = [seen(5, each) for each in events_between(well, trouble)]
+        over = [seen(9, each) for each in events_between(trouble, well)]
+        assert len(begun) == len(over) == 1
+        (alert,) = facts_of(run_of(tmp_path / f"open-{number}", begun)).alerts
+        assert ("not durable: tape: full", "the loss left its band")[number] in alert
+        assert facts_of(run_of(tmp_path / f"over-{number}", [*begun, *over])).alerts == []
+
+
+def test_island_that_contributed_must_be_live_at_the_end_or_have_left(tmp_path: Path) -> None:
+    path = run_of(tmp_path / "mine") / "metrics.jsonl"
+    rows = [json.loads(each) for each in path.read_text().splitlines()]
+    eu, us, left = rows[-1]["islands"]
+    eu["state"], us["state"], left["state"] = "quarantined", "set aside", "left"
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in rows))
+    assert facts_of(path.parent).unsound_ends == ["eu-0 is quarantined", "us-0 is set aside"]
+
+
 def test_run_without_a_summary_passes_no_stage(tmp_path: Path) -> None:
     folder = run_of(tmp_path / "mine")
     (folder / "summary.json").unlink()
-    assert failed(facts_of(folder), 1) == ["end", "bytes", "uptime"]
+    assert failed(facts_of(folder), 1) == ["end", "bytes", "loss", "uptime"]
 
 
 def test_plan_of_another_interval_expects_other_bytes(tmp_path: Path) -> None:

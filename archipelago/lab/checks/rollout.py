@@ -51,6 +51,8 @@ class StageFacts:
     """The held-out loss of the final model, in nats per token; None: not known."""
     expected_loss: float | None
     """The largest loss that the user accepts; None: none was given."""
+    initial_loss: float | None = None
+    """The held-out loss of the initial model, in nats per token; None: not known."""
     drained: Sequence[str] = ()
     """Islands that were drained and have left."""
     kills: Sequence[Harmed] = ()
@@ -60,7 +62,9 @@ class StageFacts:
     uptime: float | None = None
     """The share of the time in which a learner advanced; None: not known."""
     alerts: Sequence[str] = ()
-    """Alerts that were not over at the end."""
+    """Alerts that were not over at the end; also refused writes, and a loss outside its band."""
+    unsound_ends: Sequence[str] = ()
+    """Islands that contributed and were neither live at the end nor had left, with their state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ def criteria(facts: StageFacts, stage: int) -> list[Criterion]:
         _ended(facts),
         _regions(facts, REGIONS[stage]),
         _bytes(facts),
-        *_loss(facts),
+        _loss(facts),
         Criterion(
             "drain",
             bool(facts.drained),
@@ -128,6 +132,13 @@ def criteria(facts: StageFacts, stage: int) -> list[Criterion]:
             _names(facts.alerts),
             "none that is not over",
             "see the how-to pages of the alerts",
+        ),
+        Criterion(
+            "islands",
+            not facts.unsound_ends,
+            _names(facts.unsound_ends),
+            "none that contributed and was neither live at the end nor had left",
+            "see the reason of the last state: archipelago status RUN, or events.jsonl",
         ),
     ]
 
@@ -164,20 +175,22 @@ def _bytes(facts: StageFacts) -> Criterion:
     )
 
 
-def _loss(facts: StageFacts) -> list[Criterion]:
-    """Return the criterion of the loss, if one is expected."""
-    if facts.expected_loss is None:
-        return []
-    found = facts.heldout_loss
-    return [
-        Criterion(
-            "loss",
-            found is not None and found <= facts.expected_loss,
-            f"{_figure_text(found)} nats",
-            f"at most {facts.expected_loss:g} nats",
-            "compare with a data-parallel run, and look for refusals and a wrong learning rate",
-        )
-    ]
+def _loss(facts: StageFacts) -> Criterion:
+    """Return the criterion of the loss; without an expected one, it must be below the initial."""
+    found, initial, expected = facts.heldout_loss, facts.initial_loss, facts.expected_loss
+    if expected is not None:
+        passed = found is not None and found <= expected
+        needs = f"at most {expected:g} nats"
+    else:
+        passed = found is not None and initial is not None and found < initial
+        needs = f"less than {_figure_text(initial)} nats, the initial model's"
+    return Criterion(
+        "loss",
+        passed,
+        f"{_figure_text(found)} nats",
+        needs,
+        "compare with a data-parallel run, and look for refusals and a wrong learning rate",
+    )
 
 
 def _uptime(facts: StageFacts, least: float) -> Criterion:

@@ -21,9 +21,12 @@ from archipelago.lab.report.stage_faults import (
 from cluster.config.interval_inputs import model_bytes
 from cluster.config.load import parse
 from cluster.config.schema import Config
+from cluster.fleet.trouble_events import LEFT_ITS_BAND, NOT_DURABLE
 from coordinator.errors import UserMistake
 
 PLAN_KEYS = ("every", "wire")
+SOUND_ENDS = ("live", "left")
+"""The last states of an island that contributed and did not fail."""
 
 
 def stage_facts(
@@ -52,12 +55,14 @@ def stage_facts(
         bytes_per_token=None if up is None or down is None else up + down,
         planned_bytes_per_token=_planned(record, config, plan),
         heldout_loss=record.summary.get("heldout_loss"),
+        initial_loss=record.summary.get("initial_heldout_loss"),
         expected_loss=expected_loss,
         drained=[*drained(record.events)],
         kills=[*kills(record)],
         cuts=[*cuts(record, config)],
         uptime=record.summary.get("uptime"),
         alerts=[*_alerts(record.events)],
+        unsound_ends=[*_unsound_ends(record)],
     )
 
 
@@ -83,6 +88,16 @@ def _regions(record: RunRecord, config: Config) -> Iterator[str]:
     """Yield the regions, or groups without one, whose islands contributed."""
     links, counts = links_of(record, config), contributions(record.rows)
     yield from sorted({links[name] for name in counts if counts[name]})
+
+
+def _unsound_ends(record: RunRecord) -> Iterator[str]:
+    """Yield the islands that contributed and were neither live at the end nor had left."""
+    last = dict[str, str]()
+    for row in record.rows:
+        last |= {name: island["state"] for name, island in islands_in(row).items()}
+    for name, count in sorted(contributions(record.rows).items()):
+        if count and last[name] not in SOUND_ENDS:
+            yield f"{name} is {last[name]}"
 
 
 def _planned(record: RunRecord, config: Config, plan: Mapping[str, Any] | None) -> float | None:
@@ -118,12 +133,24 @@ def _most_steps(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _alerts(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the alerts that were not over at the end."""
-    open_alerts: dict[str, str] = {}
+    """Yield the troubles that were not over at the end: alerts, refused writes, the loss's band."""
+    open_alerts: dict[tuple[str, str], str] = {}
     for event in events:
-        why = re.sub(r"\d+", "#", str(event.get("why", "")))  # its numbers change meanwhile
-        if event.get("kind") == "alert":
-            open_alerts[why] = str(event.get("why", ""))
-        elif event.get("kind") == "alert over":
-            open_alerts.pop(why, None)
+        kind, why, text = (str(event.get(key, "")) for key in ("kind", "why", "text"))
+        numberless = re.sub(r"\d+", "#", why)  # its numbers change meanwhile
+        match kind:
+            case "alert":
+                open_alerts["alert", numberless] = why
+            case "alert over":
+                open_alerts.pop(("alert", numberless), None)
+            case "durability" if text.startswith(NOT_DURABLE):
+                open_alerts["durability", numberless] = text
+            case "durability":
+                open_alerts.pop(("durability", numberless), None)
+            case "band" if text.startswith(LEFT_ITS_BAND):
+                open_alerts["band", ""] = text
+            case "band":
+                open_alerts.pop(("band", ""), None)
+            case _:
+                pass
     yield from open_alerts.values()
