@@ -173,6 +173,20 @@ def test_refuses_faults_that_virtual_time_lacks() -> None:
     assert line.startswith("faults.plan: the kill of syncer at step 5: virtual time has no")
 
 
+def test_refuses_to_read_a_corpus_that_may_not_leave_its_region() -> None:
+    """All islands of a virtual run are on the machine that starts it, and so is its evaluator."""
+    kept = (
+        '[[islands]]\ngroup = "eu"\nregion = "eu"\n[[islands]]\ngroup = "us"\nregion = "us"\n'
+        '[regions.eu]\ndata = "/corpus/eu"\n[regions.us]\ndata = "/corpus/us"\n'
+        'may_leave = ["delta", "report", "corpus"]\n'
+    )
+    (line,) = [each for each in refused(kept) if each.startswith("regions.")]
+    assert line.startswith(
+        "regions.eu.may_leave: virtual time reads /corpus/eu on this machine, and it has no "
+        '"corpus"'
+    )
+
+
 def test_command_line_can_change_the_base() -> None:
     study = asked("[study]\nseeds = 1\n", "run.steps=40", "virtual.jitter=0.5")
     (cell,) = study.cells.values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cluster.config.fault_kinds import SERVICES
+from cluster.config.region_tables import Leaving
 from cluster.config.schema import Config
 
 
@@ -27,7 +28,17 @@ def refused(config: Config) -> list[str]:
             f'faults.plan: run.mode = "{mode}" is played without faults in virtual time; leave the '
             f"plan out, or run it on Ray"
         ]
-    return _impossible(config)
+    return [*_kept_corpora(config), *_impossible(config)]
+
+
+def _kept_corpora(config: Config) -> list[str]:
+    """Return the regions whose corpus may not leave: virtual time reads all of them here."""
+    return [
+        f"regions.{name}.may_leave: virtual time reads {region.data} on this machine, and it has "
+        f'no "{Leaving.CORPUS}"; add that if the corpus may leave the region, or run on Ray'
+        for name, region in config.regions.items()
+        if Leaving.CORPUS not in region.may_leave
+    ]
 
 
 def _impossible(config: Config) -> list[str]:
