@@ -94,7 +94,7 @@ def resume(config: Config, run_dir: Path | None) -> Path:
     """Return the directory of a run that died and should continue, by --run-dir or by its name.
 
     Errors: `UserMistake` if there is none, it is running, it has ended, or its configuration
-    differs; islands and monitor may differ.
+    differs; islands and monitor may differ, but no island may move to another region.
     """
     chosen = resumed_dir(config, run_dir)
     depot = depot_of(config, chosen)
@@ -103,7 +103,7 @@ def resume(config: Config, run_dir: Path | None) -> Path:
             why = f"is not the directory of a run that was begun: it has no {CONFIG}"
             raise UserMistake(f"--resume: {depot} {why}")
         ended_depots = [place for place in (depot, Folder(chosen)) if place.has(SUMMARY)]
-        old_settings = _binding(begun(depot))
+        old = begun(depot)
         for store in (depot, *region_depots(config, chosen).values()):
             store.probe()
         owner = lives_here(depot)
@@ -115,12 +115,7 @@ def resume(config: Config, run_dir: Path | None) -> Path:
         raise UserMistake(f"--resume: run {chosen} is live, as {owner}")
     if ended_depots:
         raise UserMistake(f"--resume: run {chosen} has ended; see {SUMMARY} in {ended_depots[0]}")
-    new_settings = _binding(config)
-    if changes := [
-        f"{key} was {old_settings[key]!s:.200}, is {new_settings[key]!s:.200}"
-        for key in old_settings
-        if old_settings[key] != new_settings[key]
-    ]:
+    if changes := _changes(old, config):
         raise UserMistake(
             f"--resume: run {chosen} was configured otherwise, and keeps its configuration: "
             + "; ".join(changes)
@@ -136,6 +131,20 @@ def resumed_dir(config: Config, run_dir: Path | None) -> Path:
     if run_dir is None and config.run.name is None:
         raise UserMistake("--resume: say which run, with --run-dir DIR or --set run.name=NAME")
     return run_dir or Path(config.run.dir) / str(config.run.name)
+
+
+def _changes(old: Config, new: Config) -> list[str]:
+    """Return the settings that a run must keep and that differ, with both values."""
+    before, now = _binding(old), _binding(new)
+    regions, regions_now = ({each.group: each.region for each in of.islands} for of in (old, new))
+    for group in regions.keys() & regions_now.keys():  # its leases are pieces of one corpus
+        key = f"the region of group {group}"
+        before[key], now[key] = regions[group], regions_now[group]
+    return [
+        f"{key} was {before.get(key, 'not there')!s:.200}, is {now.get(key, 'not there')!s:.200}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key)
+    ]
 
 
 def _binding(config: Config) -> dict[str, object]:

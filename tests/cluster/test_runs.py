@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -204,6 +205,37 @@ def test_resume_refuses_changes_of_the_training() -> None:
         runs.resume(config("sync.every=4", "sync.overlap=1", "sync.fragments=4"), folder)
     assert runs.resume(config("monitor.refresh_s=3.0", "islands.0.count=3"), folder) == folder
     assert runs.resume(config("run.budget={device_hours=9.0}"), folder) == folder
+
+
+REGIONS = (
+    "islands=[{group='eu', region='eu'}, {group='us', region='us'}]",
+    "regions={eu={data='/corpus/eu'}, us={data='/corpus/us'}}",
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ((REGIONS[0], "regions={eu={data='/corpus/eu'}}"),
+         r"regions\.us was \{'data': '/corpus/us'.*, is not there"),
+        ((f"{REGIONS[0][:-1]}, {{group='asia', region='asia'}}]",
+          f"{REGIONS[1][:-1]}, asia={{data='/corpus/asia'}}}}"),
+         r"regions\.asia was not there, is \{'data': '/corpus/asia'"),
+        ((REGIONS[0].replace("region='us'}", "region='eu'}, {group='b', region='us'}"), REGIONS[1]),
+         "the region of group us was us, is eu"),
+        ((REGIONS[0], REGIONS[1].replace("/corpus/us", "/corpus/asia")),
+         "regions.us was .*/corpus/us.*, is .*/corpus/asia"),
+    ],
+    ids=["removed", "added", "moved", "other data"],
+)  # fmt: skip
+def test_resume_refuses_other_regions(changed: Sequence[str], why: str) -> None:
+    """The leases of an island are pieces of the corpus of its region."""
+    folder = died(Path("runs/mine"), *REGIONS)
+    assert runs.resume(config(*REGIONS), folder) == folder
+    with pytest.raises(UserMistake, match=f"configured otherwise.*: {why}"):
+        runs.resume(config(*changed), folder)
+    fewer = "islands=[{group='us', region='us'}, {group='c', region='eu', count=2}]"
+    assert runs.resume(config(fewer, REGIONS[1]), folder) == folder
 
 
 def test_reopened_run_keeps_its_islands_unless_others_are_configured() -> None:

@@ -215,6 +215,30 @@ def test_moments_within_a_region_cross_no_border(tmp_path: Path) -> None:
     assert TrafficKind.MOMENTS not in {**eu.up, **eu.down}
 
 
+def test_island_that_joins_from_another_region_is_counted_there(tmp_path: Path) -> None:
+    class Moving(PlayedRegions):
+        """The island in us joins once more, from eu."""
+
+        def train(self, steps: int, snapshot_every: int | None = None) -> None:
+            """Let it move at the end, and report."""
+            super().train(steps, snapshot_every)
+            eu, _ = self._steps
+            self.feed(Join(Island("us-0"), "us", LAYOUT.fingerprint, Region("eu")))
+            *_, moved = self._steps
+            assert moved not in (eu, _)
+            self._steps[moved] = 1
+            self.feed(Report(moved, self._progress(moved), 1.0))
+
+    run = Moving(tmp_path / "moving", REGIONS)
+    run.to_the_end(STEPS)
+    eu, us = audit(run.run_dir).regions
+    assert (eu.islands, us.islands) == (["eu-0", "us-0"], ["us-0"])
+    assert (eu.up[TrafficKind.REPORT].messages, us.up[TrafficKind.REPORT].messages) == (
+        STEPS + 1, STEPS,
+    )  # fmt: skip
+    assert (eu.down[TrafficKind.MODEL].messages, us.down[TrafficKind.MODEL].messages) == (2, 1)
+
+
 def test_each_region_reads_its_own_leases(run: Played) -> None:
     eu, us = audit(run.run_dir).regions
     assert eu.leases[0][0] == us.leases[0][0] == 0

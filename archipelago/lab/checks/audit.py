@@ -143,7 +143,7 @@ class _Auditor:
 
     def hear(self, replayed: ReplayedEvent) -> None:
         """Count one event and its effects."""
-        if isinstance(replayed.event, Join) and replayed.event.island not in self._of:
+        if isinstance(replayed.event, Join):
             self._enter(replayed.event)
         self._event(replayed.event)
         for effect in replayed.effects:
@@ -163,12 +163,13 @@ class _Auditor:
         return hashlib.sha256(" ".join(newest).encode()).hexdigest()
 
     def _enter(self, join: Join) -> None:
-        """Note the region of an island that joins for the first time."""
+        """Note the region of an island that joins: what follows is traffic of that region."""
         name = NO_REGION if join.region is None else join.region
         table = self._config.regions.get(name)
         may_leave = None if table is None else [kind.value for kind in table.may_leave]
         found = self._regions.setdefault(name, RegionAudit(name, may_leave=may_leave))
-        found.islands.append(join.island)
+        if join.island not in found.islands:
+            found.islands.append(join.island)
         self._of[join.island] = found
 
     def _event(self, event: Event) -> None:
