@@ -42,6 +42,13 @@ def audit(
         raise typer.Exit(1 if any(region.violations for region in found.regions) else 0)
     out = Console(highlight=False, markup=False, soft_wrap=True)
     out.print(f"{found.run}: {found.events:,} events, {found.merges:,} merges")
+    if found.merges_lost:
+        out.print(f"{found.merges_lost:,} more merges were lost at restarts: not in the model")
+    if found.unknown_versions:
+        out.print(
+            f"{found.unknown_versions:,} versions are of unknown origin: the run resumed from "
+            "stored versions that its tape does not have"
+        )
     for region in found.regions:
         pieces = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in region.leases)
         out.print(f"\nregion {region.region}: islands {', '.join(region.islands)}")
@@ -62,8 +69,10 @@ def audit(
     if lineage:
         table = Table("fragment", "version", "contributor", "region", _right("weight"), "payload")
         for merge in found.lineage:
+            if merge.has_unknown_origin:
+                table.add_row(str(merge.fragment), merge.version, "unknown origin")
             for each in merge.contributors:
-                digest = (each.sha256 or "not kept")[:FIRST]
+                digest = "lost" if merge.lost else (each.sha256 or "not kept")[:FIRST]
                 row = (str(merge.fragment), merge.version, each.id, each.region)
                 table.add_row(*row, f"{each.weight:.4f}", digest)
         out.print(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -30,7 +31,9 @@ from coordinator.protocol import (
     Publish,
     Region,
     Report,
+    Resume,
     Unsound,
+    Version,
 )
 from coordinator.tape import record
 from tests.cluster.played import CONFIG, LAYOUT, Played
@@ -288,6 +291,72 @@ def test_merge_that_was_undone_is_not_in_the_lineage(tmp_path: Path) -> None:
     versions = [(each.fragment, each.version) for each in found.lineage]
     assert (run.undone.fragment, str(run.undone.version)) not in versions
     assert found.merges == len(versions) > 2
+
+
+FINAL = 2
+"""The merges at the end of a run: one of each fragment; a restart without islands has none."""
+
+
+class Restarted(PlayedRegions):
+    """A run whose syncer restarts: a fragment has lost two merges, the other one is newer."""
+
+    def train(self, steps: int, snapshot_every: int | None = None) -> None:
+        """Train, restart, and train on."""
+        super().train(steps, snapshot_every)
+        older, newer = (each.version for each in self.state.fragments)
+        older, newer = Version(0, older.number - 2), Version(0, newer.number + 3)
+        self.feed(Resume(1, (older, newer)))
+
+
+def test_restart_marks_lost_merges_and_versions_of_unknown_origin(
+    run: Played, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = audit(run.run_dir)
+    again = Restarted(tmp_path / "again", REGIONS)
+    again.to_the_end(STEPS)
+    found = audit(again.run_dir)
+    assert (before.merges_lost, before.unknown_versions) == (0, 0)
+    assert (found.merges_lost, found.unknown_versions) == (2, 1)
+    assert found.merges == before.merges - FINAL - 2
+    lost = [each for each in found.lineage if each.lost]
+    assert lost == [each for each in found.lineage if each.fragment == 0][-2:]
+    (unknown,) = [each for each in found.lineage if each.has_unknown_origin]
+    assert (unknown.fragment, unknown.contributors) == (1, [])
+    assert unknown.why.startswith("unknown origin")
+    with pytest.raises(SystemExit):
+        main(["audit", str(again.run_dir), "--lineage"])
+    text = capsys.readouterr().out
+    assert "2 more merges were lost at restarts" in text
+    assert "1 versions are of unknown origin" in text
+    with pytest.raises(SystemExit):
+        main(["audit", str(again.run_dir), "--lineage", "--json"])
+    rows = json.loads(capsys.readouterr().out)["lineage"]
+    newest = [each.sha256 for each in found.lineage if each.fragment == 0][-1]
+    unchanged = hashlib.sha256(f"{newest} {unknown.sha256}".encode()).hexdigest()
+    assert found.lineage_sha256 != unchanged, "the loss is in the digest"
+    assert [each["lost"] for each in rows] == [each.lost for each in found.lineage]
+    assert sum(each["has_unknown_origin"] for each in rows) == 1
+
+
+def test_restart_that_lost_nothing_changes_no_lineage(run: Played, tmp_path: Path) -> None:
+    class Whole(PlayedRegions):
+        """A run whose syncer restarts with all versions."""
+
+        def train(self, steps: int, snapshot_every: int | None = None) -> None:
+            """Train, and restart."""
+            super().train(steps, snapshot_every)
+            self.feed(Resume(1, tuple(each.version for each in self.state.fragments)))
+
+    again = Whole(tmp_path / "again", REGIONS)
+    again.to_the_end(STEPS)
+    before, found = audit(run.run_dir), audit(again.run_dir)
+    assert (found.merges, found.merges_lost) == (before.merges - FINAL, 0)
+    assert found.lineage == before.lineage[:-FINAL]
+    newest = [
+        max((e for e in found.lineage if e.fragment == p), key=lambda e: e.at_s) for p in (0, 1)
+    ]
+    digest = hashlib.sha256(" ".join(each.sha256 for each in newest).encode()).hexdigest()
+    assert found.lineage_sha256 == digest, "the restart adds no record"
 
 
 def test_payload_that_has_changed_has_no_digest(run: Played) -> None:

@@ -7,19 +7,15 @@ messages that never arrived. Each kind of message in each direction has a digest
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeAlias
 
+from archipelago.lab.checks.audit_lineage import Lineage
 from archipelago.lab.checks.audit_result import (
     Audit,
-    AuditedMerge,
-    Contributor,
     RegionAudit,
     Traffic,
     TrafficKind,
@@ -46,7 +42,6 @@ from coordinator.protocol import (
     ContributionId,
     Effect,
     Event,
-    Fragment,
     Granted,
     Island,
     Join,
@@ -58,12 +53,10 @@ from coordinator.protocol import (
     MomentsTaken,
     Publish,
     Report,
-    Version,
+    Resume,
 )
 from coordinator.tape import record
 
-AuditedOrder: TypeAlias = tuple[Merge, float]
-"""A merge that was ordered, and the time of the order in seconds."""
 CODE = re.compile(r"error code [0-9a-f]{8}")
 """The form in which an error leaves a region that keeps its text."""
 ERROR_TEXT = re.compile(rf"\w+ in (?:{'|'.join(Reason)}): |its learner broke: ")
@@ -104,13 +97,16 @@ def audit(run_dir: Path, *, digests: bool = False) -> Audit:
             events += 1
     except OtherRules as error:
         raise UserMistake(f"run {run_dir}: {error}") from error
+    rows = auditor.lineage.rows
     return Audit(
         run_dir.name,
         events,
-        len(auditor.lineage),
+        sum(not each.lost and not each.has_unknown_origin for each in rows),
+        sum(each.lost and not each.has_unknown_origin for each in rows),
+        sum(each.has_unknown_origin for each in rows),
         auditor.regions(),
-        auditor.lineage_sha256,
-        auditor.lineage,
+        auditor.lineage.sha256,
+        rows,
         tape.damage,
     )
 
@@ -132,19 +128,19 @@ class _Auditor:
         self._bytes = PayloadBytes(
             layout.sizes, config.sync.wire_down, wire_of_moments(config), layout.state_fragment
         )
-        self._ordered = dict[tuple[Fragment, Version], AuditedOrder]()  # not public yet
         self._regions = dict[str, RegionAudit]()
         self._of = dict[Island, RegionAudit]()
         self._leases = dict[str, set[int]]()
         self._given = set[Life]()  # lives whose moments of a donor are counted
         self._payloads = dict[ContributionId, str]()  # digests of those that are not merged yet
-        self._last = dict[int, str]()  # the digest of each fragment's newest record
-        self.lineage: list[AuditedMerge] = []
+        self.lineage = Lineage(len(layout.fragments))
 
     def hear(self, replayed: ReplayedEvent) -> None:
         """Count one event and its effects."""
         if isinstance(replayed.event, Join):
             self._enter(replayed.event)
+        if isinstance(replayed.event, Resume):
+            self.lineage.resumed(replayed.event, replayed.before, replayed.now_s)
         self._event(replayed.event)
         for effect in replayed.effects:
             self._effect(effect, replayed)
@@ -155,12 +151,6 @@ class _Auditor:
             found.leases = _ranges(sorted(self._leases.get(name, ())))
             found.islands.sort()
         return [self._regions[name] for name in sorted(self._regions)]
-
-    @property
-    def lineage_sha256(self) -> str:
-        """The digest of the last records of all fragments."""
-        newest = [self._last.get(p, "") for p in range(len(self._layout.fragments))]
-        return hashlib.sha256(" ".join(newest).encode()).hexdigest()
 
     def _enter(self, join: Join) -> None:
         """Note the region of an island that joins: what follows is traffic of that region."""
@@ -226,13 +216,13 @@ class _Auditor:
             case Publish():
                 before = replayed.before.fragments[effect.fragment]
                 size = self._bytes.published(before, effect)
-                self._public(effect)
+                self.lineage.published(effect, self._of, self._payloads)
                 for life in effect.to:
                     text = json.dumps([str(life), effect.fragment, str(effect.version)])
                     down = self._of[life.island].down
                     _of_kind(down, TrafficKind.DIFFERENCE).add(text, size)
             case Merge():
-                self._ordered[effect.fragment, effect.version] = effect, replayed.now_s
+                self.lineage.ordered(effect, replayed.now_s)
             case _:
                 pass
 
@@ -247,34 +237,6 @@ class _Auditor:
             return self._kept.sha256(contribution.id, self._layout.fingerprint)
         except (Damaged, OSError):  # it may be in a store of its region
             return None
-
-    def _public(self, publish: Publish) -> None:
-        """Note the merge that made a version public; one that was undone never is."""
-        if (ordered := self._ordered.pop((publish.fragment, publish.version), None)) is None:
-            return
-        order, now_s = ordered
-        contributors = [
-            Contributor(
-                str(item.contribution.id),
-                item.contribution.id.life.island,
-                self._of[item.contribution.id.life.island].region,
-                item.contribution.tokens,
-                str(item.contribution.base),
-                item.weight,
-                item.contribution.bytes,
-                self._payloads.pop(item.contribution.id, None),
-            )
-            for item in order.items
-        ]
-        facts = [order.fragment, str(order.version), round(now_s, 6), order.why]
-        text = json.dumps(
-            [*facts, [replace(each, sha256=None) for each in contributors]], default=asdict
-        )
-        digest = hashlib.sha256(f"{self._last.get(order.fragment, '')} {text}".encode()).hexdigest()
-        self._last[order.fragment] = digest
-        self.lineage.append(
-            AuditedMerge(order.fragment, str(order.version), now_s, order.why, contributors, digest)
-        )
 
 
 def _of_kind(kinds: dict[TrafficKind, Traffic], kind: TrafficKind) -> Traffic:

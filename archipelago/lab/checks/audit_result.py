@@ -106,6 +106,13 @@ class AuditedMerge:
     contributors: list[Contributor]
     sha256: str
     """Digest of this record, without the digests of payloads, and of the fragment's one before."""
+    lost: bool = False
+    """Whether a restart lost it before it was stored, so that it is not in the model."""
+
+    @property
+    def has_unknown_origin(self) -> bool:
+        """Whether it is a version that the tape does not have, so its contributors are unknown."""
+        return not self.contributors
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,11 @@ class Audit:
     run: str
     events: int
     merges: int
+    """Merges that became public and that no restart lost."""
+    merges_lost: int
+    """Merges that became public and that a restart lost before they were stored."""
+    unknown_versions: int
+    """Versions from which the run resumed and that the tape does not have."""
     regions: list[RegionAudit]
     lineage_sha256: str
     """Digest of the last records of all fragments."""
@@ -128,6 +140,8 @@ def as_json(found: Audit, *, lineage: bool) -> Mapping[str, object]:
     plain = asdict(found)
     for region, each in zip(plain["regions"], found.regions, strict=True):
         region["violations"] = each.violations
+    for row, merge in zip(plain["lineage"], found.lineage, strict=True):
+        row["has_unknown_origin"] = merge.has_unknown_origin
     if not lineage:
         del plain["lineage"]
     return plain
