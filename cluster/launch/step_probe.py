@@ -39,7 +39,7 @@ class StepProbe:
         border.keep_output()
         try:
             return step_s(parsed.within(own_group), own_group)
-        except Exception as error:  # noqa: BLE001 - of the user's code and data
+        except BaseException as error:  # noqa: BLE001 - of the user's code and data; also SystemExit
             why = border.error_text(error)
         raise RunFailed(why)  # here, where the error is no context of it
 

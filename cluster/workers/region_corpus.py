@@ -25,7 +25,7 @@ def corpus_problem(config: Config, groups: Sequence[str]) -> str:
     try:
         for group in own:
             _read(config.within(group), group)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - its text may hold data
+    except BaseException as error:  # noqa: BLE001 - its text may hold data, and Ray would send it
         is_open = border.log_file is None and isinstance(error, (UserMistake, OSError))
         if is_open or type(error) is SourceMistake:
             return str(error).replace("data.source", key)

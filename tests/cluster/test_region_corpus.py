@@ -33,6 +33,24 @@ Path(answer).write_text(corpus_problem(parse(json.loads(given)), ["eu"]))
 """
 
 
+STEP_PROBE = """
+import json, sys
+from pathlib import Path
+from cluster.config.load import parse
+from cluster.launch.step_probe import StepProbe
+given, answer = sys.argv[1:]
+try:
+    found = StepProbe().step_s(parse(json.loads(given)).model_dump_json(), "eu")
+except BaseException as error:
+    found = f"{type(error).__name__}: {error}"
+Path(answer).write_text(str(found))
+"""
+
+
+class Halt(BaseException):
+    """An exception of a user's code that is no `Exception`."""
+
+
 def tables(data: Path | str, logs: Path, **region: Any) -> dict[str, Any]:
     return {
         "task": {"preset": "byte-tiny"},
@@ -54,13 +72,23 @@ def talkative(data: DataSpec) -> Task:
     return replace(load_task("byte-tiny", None, {}, data), stream=stream)
 
 
+def halting(data: DataSpec) -> Task:
+    """Raise an error that is no `Exception`, with a sample of the data."""
+    raise Halt(next(Path(data.source).iterdir()).read_text())
+
+
+def leaving(data: DataSpec) -> Task:
+    """End the process, with a sample of the data as its last words."""
+    raise SystemExit(next(Path(data.source).iterdir()).read_text())
+
+
 # --- the process on the node ----------------------------------------------------------------------
 
 
-def probed(tmp: Path, given: dict[str, Any]) -> tuple[str, str]:
+def probed(tmp: Path, given: dict[str, Any], probe: str = PROBE) -> tuple[str, str]:
     """Return the answer of a process on a node of the region, and what it printed."""
     process = subprocess.run(
-        [sys.executable, "-c", PROBE, json.dumps(given), str(tmp / "answer")],
+        [sys.executable, "-c", probe, json.dumps(given), str(tmp / "answer")],
         capture_output=True,
         text=True,
         check=False,
@@ -151,6 +179,17 @@ def test_own_task_that_shows_its_data_shows_them_in_the_region_only(tmp_path: Pa
     (log,) = (tmp_path / "logs").iterdir()
     assert "cannot parse" in (kept := log.read_text())
     assert "printed canary" in kept
+
+
+@pytest.mark.parametrize("task", ["halting", "leaving"])
+@pytest.mark.parametrize("probe", [PROBE, STEP_PROBE], ids=["corpus", "step"])
+def test_no_exception_of_a_probe_leaves_the_region(tmp_path: Path, probe: str, task: str) -> None:
+    given = tables(corpus_with_canaries(tmp_path / "eu"), tmp_path / "logs")
+    given["task"] = {"target": f"{__name__}:{task}"}
+    answer, seen = probed(tmp_path, given, probe)
+    assert ", error code " in answer
+    assert (leaks([answer, seen]), seen) == ([], "")
+    assert leaks([tmp_path / "logs"]), "the text is in the region"
 
 
 def test_region_whose_errors_may_leave_shows_the_whole_text(tmp_path: Path) -> None:
