@@ -5,6 +5,7 @@ Damaged rows are refused with the place and the reason; everything before them i
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -23,6 +24,10 @@ from coordinator.tape import UnknownRecord, recall
 
 UNREADABLE = (pa.ArrowException, OSError, EOFError, KeyError, ValueError, MemoryError)
 """Errors of pyarrow for a stream with a wrong bit; a wrong length may ask for terabytes."""
+
+
+class TornEnd(Damaged):
+    """A segment ends in the middle of a write, as after a crash."""
 
 
 class TapeRow(NamedTuple):
@@ -67,6 +72,7 @@ class Playback:
         self._segments = segments(depot)
         self._ahead: Grown | None = None  # the rest of the segment, from `place` on
         self._damage: list[str] = []
+        self._torn = 0
         self._firsts: dict[int, float] = {}
         if not self._segments and place is None:
             raise Damaged(f"{depot} has no tape: is it a run directory?")
@@ -103,6 +109,35 @@ class Playback:
         """The parts that could not be read; None if there are none."""
         return "; ".join(self._damage) or None
 
+    @property
+    def is_torn_only(self) -> bool:
+        """Whether all damage consists of ends that a crash cut off, which cost nothing."""
+        return self._torn == len(self._damage)
+
+    def replaced(self) -> Iterator[tuple[int, int | None, Iterator[TapeRow]]]:
+        """Yield each generation whose end a later one replaces, its first such event, and the rows.
+
+        A damaged row ends them. The syncer of that generation did answer these events, in the state
+        before the event; None: it began after it, in a state that the rows do not give.
+        """
+        for generation in sorted({each.generation for each in self._segments}):
+            void = self._void_from(generation)
+            rows = self._of(generation, void)
+            if (first := next(rows, None)) is not None:
+                begins = first.seq if first.seq == void else None
+                yield generation, begins, itertools.chain([first], rows)
+
+    def _of(self, generation: int, start: float) -> Iterator[TapeRow]:
+        """Yield the rows of a generation from an event on, up to its first damage."""
+        try:
+            for segment in self._segments:
+                if segment.generation == generation:
+                    yield from (row for _, row in self._rows(segment) if row and row.seq >= start)
+        except Foreign:
+            raise
+        except Damaged:
+            return
+
     def __iter__(self) -> Iterator[TapeRow]:
         """Yield the rows that are not skipped.
 
@@ -119,6 +154,8 @@ class Playback:
             except Damaged as error:
                 self._damage.append(str(error))
                 broken = segment.generation
+                is_last = segment == max(s for s in self._segments if s.generation == broken)
+                self._torn += isinstance(error, TornEnd) and is_last
         if self._damage and not self.length:
             raise Damaged("; ".join(self._damage))
 
@@ -183,7 +220,7 @@ class Playback:
                         raise Damaged(f"{file}: {hole}") from None
                     return
                 except UNREADABLE as error:
-                    raise Damaged(f"{file}: ends in the middle of a write: {error}") from error
+                    raise TornEnd(f"{file}: ends in the middle of a write: {error}") from error
                 for seq, now_s, kind, text, answer, recorded_chain in zip(*columns, strict=True):
                     chain = link(chain, seq, now_s, kind, text, answer)
                     if chain != recorded_chain:

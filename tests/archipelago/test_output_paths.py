@@ -16,7 +16,6 @@ from coordinator.errors import UserMistake
 from islands.data.local_paths import address_problem, local_path
 
 READ = {
-    "audit": {"run_dir"},
     "chaos": {"plan"},
     "evaluate": {"tasks"},
     "job": {"config_path"},

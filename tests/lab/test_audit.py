@@ -16,6 +16,7 @@ from archipelago.lab.checks.audit_result import Traffic, TrafficKind
 from cluster.storage.folder import Folder
 from cluster.storage.playback import read_tape
 from cluster.storage.state_history import relive
+from cluster.storage.tape import Tape
 from coordinator.errors import UserMistake
 from coordinator.protocol import (
     Arrived,
@@ -26,6 +27,7 @@ from coordinator.protocol import (
     Join,
     LeaseWanted,
     Life,
+    Lost,
     Merge,
     MomentsTaken,
     Publish,
@@ -357,6 +359,64 @@ def test_restart_that_lost_nothing_changes_no_lineage(run: Played, tmp_path: Pat
     ]
     digest = hashlib.sha256(" ".join(each.sha256 for each in newest).encode()).hexdigest()
     assert found.lineage_sha256 == digest, "the restart adds no record"
+
+
+class WentBack(PlayedRegions):
+    """A run that trained on, and then went back: a later generation replaces these events."""
+
+    def train(self, steps: int, snapshot_every: int | None = None) -> None:
+        """Train, lose an island with a text, and go back to before that."""
+        super().train(steps, snapshot_every)
+        kept, first = self.state, self._tape.seq
+        _, us = self._steps
+        for _ in range(3):
+            self.feed(Report(us, self._progress(us), 1.0))
+        self.feed(Lost(us, "ValueError in train: a sentence of the corpus"))
+        self._tape.close()
+        self.state = kept
+        self._tape = Tape(Folder(self.run_dir), 1, LAYOUT.fingerprint, first_seq=first)
+        self.feed(Resume(1, tuple(each.version for each in kept.fragments)))
+
+
+KEEPS = '[regions.us]\ndata = "/corpus/us"\n[[islands]]\ngroup = "eu"'
+
+
+def test_replaced_events_are_traffic_and_no_lineage(run: Played, tmp_path: Path) -> None:
+    went_back = WentBack(tmp_path / "back", REGIONS.replace('[[islands]]\ngroup = "eu"', KEEPS))
+    went_back.to_the_end(STEPS)
+    before, found = audit(run.run_dir), audit(went_back.run_dir)
+    eu, us = found.regions
+    assert us.up[TrafficKind.REPORT].messages == STEPS + 3
+    assert eu.up[TrafficKind.REPORT].messages == STEPS
+    assert us.violations == ["errors"], "it left, although the run went back"
+    assert found.lineage == before.lineage[:-FINAL]
+    assert (found.damage, found.passed) == (None, False)
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", str(went_back.run_dir)])
+    assert ended.value.code == 1
+
+
+@pytest.mark.parametrize(("cut", "code"), [(0, 0), (5, 0), (-1, 1)], ids=["whole", "torn", "hole"])
+def test_damage_of_the_tape_fails_an_audit_unless_a_crash_cut_it_off(
+    run: Played, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, cut: int,
+    code: int,
+) -> None:  # fmt: skip
+    """The run is found by its name, as other commands find it."""
+    monkeypatch.chdir(run.run_dir.parent.parent)
+    tape = run.run_dir / "tape-0.arrow"
+    content = bytearray(tape.read_bytes())
+    if cut > 0:
+        del content[-cut - 100 :]
+    elif cut < 0:  # a later generation began beyond what can be read
+        del content[len(content) // 2 :]
+        late = Tape(Folder(run.run_dir), 1, LAYOUT.fingerprint, first_seq=10**6)
+        late.append(99.0, Resume(1, ()), ())
+        late.close()
+    tape.write_bytes(content)
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", run.run_dir.name])
+    assert ended.value.code == code
+    assert ("the tape is damaged" in capsys.readouterr().out) == (cut != 0)
 
 
 def test_payload_that_has_changed_has_no_digest(run: Played) -> None:

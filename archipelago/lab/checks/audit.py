@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from cluster.storage.contributions import ContributionStore
 from cluster.storage.format import Damaged
 from cluster.storage.layout import load_layout
 from cluster.storage.open_depot import contribution_store, depot_of
-from cluster.storage.playback import Playback, edition_of
+from cluster.storage.playback import Playback, TapeRow, edition_of
 from cluster.storage.snapshots import beginning_of
 from cluster.storage.state_history import OtherRules, ReplayedEvent, relive
 from cluster.syncer.payload_bytes import PayloadBytes
@@ -55,6 +55,7 @@ from coordinator.protocol import (
     Report,
     Resume,
 )
+from coordinator.state import Rule, State
 from coordinator.tape import record
 
 CODE = re.compile(r"error code [0-9a-f]{8}")
@@ -87,28 +88,49 @@ def audit(run_dir: Path, *, digests: bool = False) -> Audit:
     rule = rule_of(config, layout, edition_of(depot))
     tape = Playback(depot, layout.fingerprint)
     keeps = digests and config.durability.keep_contributions
-    auditor, events = (
-        _Auditor(config, layout, contribution_store(config, run_dir) if keeps else None),
-        0,
-    )
+    auditor = _Auditor(config, layout, contribution_store(config, run_dir) if keeps else None)
+    events, replaced, uncounted = 0, [*tape.replaced()], list[str]()
     try:
         for replayed in relive(rule, tape):
+            for generation, begins, rows in replaced:
+                if begins == events:
+                    uncounted += _hear_replaced(auditor, rule, replayed.before, generation, rows)
             auditor.hear(replayed)
             events += 1
     except OtherRules as error:
         raise UserMistake(f"run {run_dir}: {error}") from error
-    rows = auditor.lineage.rows
+    for generation, begins, rows in replaced:
+        if begins is None or begins >= events:
+            uncounted.append(_uncounted(generation, sum(1 for _ in rows)))
+    lineage = auditor.lineage.rows
     return Audit(
         run_dir.name,
         events,
-        sum(not each.lost and not each.has_unknown_origin for each in rows),
-        sum(each.lost and not each.has_unknown_origin for each in rows),
-        sum(each.has_unknown_origin for each in rows),
+        sum(not each.lost and not each.has_unknown_origin for each in lineage),
+        sum(each.lost and not each.has_unknown_origin for each in lineage),
+        sum(each.has_unknown_origin for each in lineage),
         auditor.regions(),
         auditor.lineage.sha256,
-        rows,
-        tape.damage,
+        lineage,
+        "; ".join(filter(None, [tape.damage, *uncounted])) or None,
+        bool(uncounted) or not tape.is_torn_only,
     )
+
+
+def _hear_replaced(
+    auditor: _Auditor, rule: Rule, before: State, generation: int, rows: Iterator[TapeRow]
+) -> list[str]:
+    """Count the traffic of events that a later generation replaced; return what is not counted."""
+    try:
+        for old in relive(rule, rows, before):
+            auditor.hear(old, replaced=True)
+    except OtherRules:
+        return [_uncounted(generation, 1 + sum(1 for _ in rows))]
+    return []
+
+
+def _uncounted(generation: int, count: int) -> str:
+    return f"{count} replaced events of generation {generation} are not counted"
 
 
 def lineage_of(run_dir: Path) -> str | None:
@@ -135,15 +157,20 @@ class _Auditor:
         self._payloads = dict[ContributionId, str]()  # digests of those that are not merged yet
         self.lineage = Lineage(len(layout.fragments))
 
-    def hear(self, replayed: ReplayedEvent) -> None:
-        """Count one event and its effects."""
+    def hear(self, replayed: ReplayedEvent, *, replaced: bool = False) -> None:
+        """Count one event and its effects.
+
+        `replaced`: a later generation did not continue from it, so it only counts as traffic.
+        """
         if isinstance(replayed.event, Join):
             self._enter(replayed.event)
-        if isinstance(replayed.event, Resume):
+        if isinstance(replayed.event, Resume) and not replaced:
             self.lineage.resumed(replayed.event, replayed.before, replayed.now_s)
         self._event(replayed.event)
         for effect in replayed.effects:
             self._effect(effect, replayed)
+            if not replaced:
+                self._merge(effect, replayed.now_s)
 
     def regions(self) -> list[RegionAudit]:
         """Return all regions by name."""
@@ -216,13 +243,19 @@ class _Auditor:
             case Publish():
                 before = replayed.before.fragments[effect.fragment]
                 size = self._bytes.published(before, effect)
-                self.lineage.published(effect, self._of, self._payloads)
                 for life in effect.to:
                     text = json.dumps([str(life), effect.fragment, str(effect.version)])
                     down = self._of[life.island].down
                     _of_kind(down, TrafficKind.DIFFERENCE).add(text, size)
+            case _:
+                pass
+
+    def _merge(self, effect: Effect, now_s: float) -> None:
+        match effect:
             case Merge():
-                self.lineage.ordered(effect, replayed.now_s)
+                self.lineage.ordered(effect, now_s)
+            case Publish():
+                self.lineage.published(effect, self._of, self._payloads)
             case _:
                 pass
 

@@ -133,6 +133,13 @@ class Audit:
     lineage: list[AuditedMerge]
     damage: str | None
     """Damage to the tape; None if there is none."""
+    is_incomplete: bool
+    """Whether there is damage other than an end that a crash cut off, which costs nothing."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing left a region that may not, and no event is missing."""
+        return not self.is_incomplete and not any(each.violations for each in self.regions)
 
 
 def as_json(found: Audit, *, lineage: bool) -> Mapping[str, object]:
