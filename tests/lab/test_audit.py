@@ -6,12 +6,14 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from archipelago.cli.main import main
 from archipelago.lab.checks.audit import audit
+from archipelago.lab.checks.audit_errors import kind_of_reason
 from archipelago.lab.checks.audit_result import Traffic, TrafficKind
 from cluster.storage.folder import Folder
 from cluster.storage.playback import read_tape
@@ -21,6 +23,7 @@ from coordinator.errors import UserMistake
 from coordinator.protocol import (
     Arrived,
     Event,
+    Fragment,
     Granted,
     Incarnation,
     Island,
@@ -29,6 +32,7 @@ from coordinator.protocol import (
     Life,
     Lost,
     Merge,
+    Missing,
     MomentsTaken,
     Publish,
     Region,
@@ -417,6 +421,53 @@ def test_damage_of_the_tape_fails_an_audit_unless_a_crash_cut_it_off(
         main(["audit", run.run_dir.name])
     assert ended.value.code == code
     assert ("the tape is damaged" in capsys.readouterr().out) == (cut != 0)
+
+
+CODED = "error code 0123abcd; its text stays in region us"
+
+
+@pytest.mark.parametrize(
+    ("why", "kind"),
+    [
+        (f"ValueError, {CODED} (train)", TrafficKind.ERROR_CODE),
+        (f"hand_in, {CODED}", TrafficKind.ERROR_CODE),
+        (CODED, TrafficKind.ERROR_CODE),
+        ("its process ended (ActorDiedError)", None),
+        ("ActorUnavailableError: could not be asked", None),
+        ("its learner has ended this life", None),
+        ("nothing to hand in", None),
+        ("shard-0 has died meanwhile: us-0#2 will be asked again", None),
+        (f"a sentence of the corpus, {CODED}", TrafficKind.ERRORS),
+        (f"ValueError, {CODED} (train): a sentence", TrafficKind.ERRORS),
+        ("it cannot be read: a sentence of the corpus", TrafficKind.ERRORS),
+        ("it cannot be watched: ValueError('a sentence')", TrafficKind.ERRORS),
+        ("ValueError in train: a sentence of the corpus", TrafficKind.ERRORS),
+        ("a sentence of the corpus", TrafficKind.ERRORS),
+        ("ValueError, error code 0123abcd; its text stays in region eu", TrafficKind.ERRORS),
+    ],
+)
+def test_reason_that_is_not_of_the_border_is_a_text(why: str, kind: TrafficKind | None) -> None:
+    assert kind_of_reason(why, "us") is kind
+
+
+@pytest.mark.parametrize("event", [Lost, lambda life, why: Missing(life, Fragment(0), why)])
+def test_leaked_text_of_any_form_is_a_violation(
+    tmp_path: Path, event: Callable[[Life, str], Event]
+) -> None:
+    class Leaking(PlayedRegions):
+        """The island in us sends a text in its reason."""
+
+        def train(self, steps: int, snapshot_every: int | None = None) -> None:
+            """Train, and leak."""
+            super().train(steps, snapshot_every)
+            _, us = self._steps
+            self.feed(event(us, "it cannot be read: a sentence of the corpus, error code 0123abcd"))
+
+    run = Leaking(tmp_path / "leaking", REGIONS.replace('[[islands]]\ngroup = "eu"', KEEPS))
+    run.to_the_end(STEPS)
+    eu, us = audit(run.run_dir).regions
+    assert (eu.violations, us.violations) == ([], ["errors"])
+    assert us.up[TrafficKind.ERRORS].messages == 1
 
 
 def test_payload_that_has_changed_has_no_digest(run: Played) -> None:

@@ -16,6 +16,7 @@ imports this package, so the checks share nothing with a run but the rules.
     termination  each fragment has a last round, and a run ends once
     coverage     the pairs of state and event that a schedule went through
     audit        `archipelago audit`: what each region read, and what crossed its border
+    audit_errors  the reasons on a tape that come from errors of an island
     audit_lineage  the merges of an audit, and what restarts made of them
     audit_result  its result: traffic by region, and the lineage of merges
     rollout      `archipelago stage`: whether a run passes a stage of a roll-out

@@ -8,11 +8,11 @@ messages that never arrived. Each kind of message in each direction has a digest
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from archipelago.lab.checks.audit_errors import kind_of_reason
 from archipelago.lab.checks.audit_lineage import Lineage
 from archipelago.lab.checks.audit_result import (
     Audit,
@@ -24,7 +24,6 @@ from cluster.config.load import load
 from cluster.config.region_tables import Leaving
 from cluster.config.rule import rule_of, wire_of_moments
 from cluster.config.schema import Config
-from cluster.failures import Reason
 from cluster.storage.contributions import ContributionStore
 from cluster.storage.format import Damaged
 from cluster.storage.layout import load_layout
@@ -50,6 +49,7 @@ from coordinator.protocol import (
     Life,
     Lost,
     Merge,
+    Missing,
     MomentsTaken,
     Publish,
     Report,
@@ -58,10 +58,6 @@ from coordinator.protocol import (
 from coordinator.state import Rule, State
 from coordinator.tape import record
 
-CODE = re.compile(r"error code [0-9a-f]{8}")
-"""The form in which an error leaves a region that keeps its text."""
-ERROR_TEXT = re.compile(rf"\w+ in (?:{'|'.join(Reason)}): |its learner broke: ")
-"""The forms in which the text of an error leaves an island."""
 NO_REGION = "(none)"
 """The name of the islands without a region."""
 
@@ -196,8 +192,10 @@ class _Auditor:
                 if event.moments is not None and event.life not in self._given:  # not sent again
                     self._given.add(event.life)
                     self._moments_of_donor(event.life, event.moments, _text(event))
-            case Lost(life, why) if (kind := self._error(self._of[life.island], why)) is not None:
-                _of_kind(self._of[life.island].up, kind).add(_text(event))
+            case Lost(life, why) | Missing(life, _, why):
+                region = self._of[life.island]
+                if (kind := self._error(region, why)) is not None:
+                    _of_kind(region.up, kind).add(_text(event))
             case Arrived(contribution):
                 up, moments = (
                     self._of[contribution.id.life.island].up,
@@ -226,9 +224,7 @@ class _Auditor:
         """
         if region.may_leave is None or Leaving.ERRORS in region.may_leave:
             return None
-        if CODE.search(why):
-            return TrafficKind.ERROR_CODE
-        return TrafficKind.ERRORS if ERROR_TEXT.search(why) else None
+        return kind_of_reason(why, region.region)
 
     def _effect(self, effect: Effect, replayed: ReplayedEvent) -> None:
         match effect:
