@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Literal, NotRequired, TypedDict
 
 PhaseName = Literal["starting", "running", "stopping", "finished"]
-IslandState = Literal[
-    "waiting", "starting", "joining", "live", "draining", "quarantined", "lost", "left", "set aside"
-]
-"""The states of an island; `waiting`: for devices, `set aside`: it failed too often."""
+IslandState = Literal["waiting", "starting", "joining", "live", "draining", "quarantined", "lost",
+                      "left", "set aside"]  # set aside: it failed too often  # fmt: skip
 
 
 class IslandStatus(TypedDict):

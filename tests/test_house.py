@@ -149,6 +149,7 @@ OTHER_JSON = {
     "cluster/allreduce/saved_state.py": "read by us only, NaN as NaN",
     "archipelago/lab/bench/wire.py": "a value of TOML",
     "archipelago/lab/checks/audit.py": "a fingerprint",
+    "archipelago/lab/checks/audit_lineage.py": "a fingerprint",
     "cluster/config/schema.py": "a fingerprint",
     "archipelago/__main__.py": "text, before our packages can be imported",
     "cluster/config/toml.py": "values of TOML",

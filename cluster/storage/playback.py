@@ -204,7 +204,7 @@ class Playback:
         with pa.BufferReader(content) as buffer:
             reader = pa.ipc.MessageReader.open_stream(buffer)
             if schema is None:
-                schema = self._begun(reader, file)
+                schema = _begun(reader, file, self._layout)
             while True:
                 try:
                     batch = pa.ipc.read_record_batch(reader.read_next_message(), schema)
@@ -234,21 +234,20 @@ class Playback:
                     except UnknownRecord as error:
                         raise Foreign(f"{file} is of another version: {error}") from error
 
-    def _begun(self, reader: pa.ipc.MessageReader, file: str) -> pa.Schema:
-        """Read the header of a segment."""
-        try:
-            schema = pa.ipc.read_schema(reader.read_next_message())
-            metadata = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
-        except (StopIteration, *UNREADABLE) as error:
-            raise Damaged(f"{file}: no readable beginning: {error}") from error
-        if metadata.get("format") not in READABLE:
-            known = " or ".join(READABLE)
-            raise Foreign(f"{file} is of another format: {metadata.get('format')}, not {known}")
-        if metadata.get("layout") != self._layout:
-            raise Foreign(
-                f"{file} is of another layout: {metadata.get('layout')}, not {self._layout}"
-            )
-        return schema
+
+def _begun(reader: pa.ipc.MessageReader, file: str, layout: str) -> pa.Schema:
+    """Read the header of a segment."""
+    try:
+        schema = pa.ipc.read_schema(reader.read_next_message())
+        metadata = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
+    except (StopIteration, *UNREADABLE) as error:
+        raise Damaged(f"{file}: no readable beginning: {error}") from error
+    if metadata.get("format") not in READABLE:
+        known = " or ".join(READABLE)
+        raise Foreign(f"{file} is of another format: {metadata.get('format')}, not {known}")
+    if metadata.get("layout") != layout:
+        raise Foreign(f"{file} is of another layout: {metadata.get('layout')}, not {layout}")
+    return schema
 
 
 def edition_of(depot: Depot) -> int:
