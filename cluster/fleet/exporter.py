@@ -11,6 +11,7 @@ from cluster.config.schema import Config, MonitorConfig
 from cluster.fleet.http_port import HttpPort, make_token, write_token
 from cluster.status import RunStatus
 from cluster.storage.files import write, write_json
+from cluster.storage.limited_calls import LimitedCalls
 from cluster.storage.metrics_log import LOOKS
 from cluster.storage.runs import CONFIG, TARGET, TOKEN, Live, announce
 from coordinator.errors import UserMistake
@@ -35,6 +36,7 @@ class Exporter:
         self._server: HttpPort | None = None
         self._token = make_token()
         self._wanted = False
+        self._storage = LimitedCalls()  # the keeper must not hang with it
         self._left: list[Callable[[], None]] = []  # each writes a file that is not written yet
 
     def start(self, *, needed: bool = True) -> None:
@@ -66,7 +68,7 @@ class Exporter:
             problem = self._listen()
         for write_file in [*self._left]:
             try:
-                write_file()
+                self._storage.call(write_file)
                 self._left.remove(write_file)
             except OSError as error:
                 message = f"other terminals or Prometheus cannot find the run: {error}"

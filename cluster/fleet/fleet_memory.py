@@ -7,6 +7,7 @@ late write can revive an ended run, or spoil the memory of the next owner.
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import asdict
 
 from cluster.fleet.fault_injection import Injection
@@ -17,6 +18,8 @@ from cluster.storage import fleet_file
 from cluster.storage.depot import Depot
 
 log = logging.getLogger("archipelago.fleet")
+RETRY_S = 30.0
+"""Seconds from a write that failed to the next attempt, unless there is more to write sooner."""
 
 
 class FleetMemoryWriter:
@@ -29,13 +32,15 @@ class FleetMemoryWriter:
         self._requests, self._injection = requests, injection
         self._written: DesiredState | None = None
         self._over = False
+        self._tried_s = 0.0  # the end of the last attempt
         self.trouble: str | None = None
         """The reason why the last write failed; None if it did not."""
 
     @property
     def is_current(self) -> bool:
-        """Whether the present requests are written, or writing them was tried."""
-        return self._requests.wanted == self._written
+        """Whether the present requests are written, or writing them was tried in `RETRY_S`."""
+        is_due = self.trouble is not None and time.monotonic() - self._tried_s >= RETRY_S
+        return self._requests.wanted == self._written and not is_due
 
     def write(self, began: float, outcome: Outcome | None = None) -> None:
         """Write the memory, and note that the requests are written down.
@@ -70,3 +75,4 @@ class FleetMemoryWriter:
             if self.trouble is None:
                 log.error("what the fleet must remember could not be written: %s", error)
             self.trouble = f"fleet.json cannot be written to {self._depot}: {error}"
+        self._tried_s = time.monotonic()

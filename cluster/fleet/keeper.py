@@ -39,6 +39,7 @@ from cluster.fleet.takeover import Takeover
 from cluster.names import FLEET
 from cluster.storage import ownership, runs
 from cluster.storage.fleet_file import FleetMemory
+from cluster.storage.limited_depot import LimitedDepot
 from cluster.storage.open_depot import depot_of
 from cluster.storage.ownership import Ownership
 from coordinator.errors import ArchipelagoError, UserMistake
@@ -86,7 +87,8 @@ class Keeper:
     ) -> None:
         self._config, self._run_dir, self._cluster = config, run_dir, cluster
         self._start, self._requests, self._board = start, requests, board
-        self._depot = depot = depot_of(config, run_dir)
+        self._depot = depot_of(config, run_dir)
+        depot = LimitedDepot(self._depot)  # this thread must not hang with the storage
         self._own: Ownership | None = None
         self.up = threading.Event()
         """An event that is set once the run is brought up, or taken over."""
@@ -103,7 +105,7 @@ class Keeper:
             config, cluster, islands, core, self.injection, requests, board,
             Preemptions(config, cluster, inbox), self._remember,
         )  # fmt: skip
-        self._memory = FleetMemoryWriter(self._depot, islands, requests, self.injection)
+        self._memory = FleetMemoryWriter(depot, islands, requests, self.injection)
         self._exporter = Exporter(run_dir, config.monitor, board.published)
         self._records = RunRecords(run_dir, config, self.injection.struck, requests)
         self._shutdown = Shutdown(config, run_dir, self._depot, cluster, islands, core, requests)
@@ -133,10 +135,8 @@ class Keeper:
         """Bring the run up, or take it over; keep it to its end; clean up."""
         try:
             outcome = self._to_the_end()
-        except UserMistake as error:
-            outcome = Outcome({}, str(error), mistake=True)
         except ArchipelagoError as error:
-            outcome = Outcome({}, str(error))
+            outcome = Outcome({}, str(error), mistake=isinstance(error, UserMistake))
         except BaseException as error:  # a defect of ours or Ray's: the run has failed, clean up
             log.exception("the fleet has failed")
             outcome = Outcome({}, f"{type(error).__name__}: {error}")

@@ -7,6 +7,8 @@ contract.
     depot          the protocol of a durable store, from which a run recovers
     folder         a depot in a folder
     bucket         a depot in a bucket
+    limited_calls  calls of a storage that may hang, each with a timeout
+    limited_depot  a depot whose calls have a timeout
     open_depot     opens a run's depot, with retries if it cannot be reached
     store_check    whether a run can begin in its stores
     ownership      the right to write there: one fleet at a time, by number

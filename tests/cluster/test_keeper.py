@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,7 +17,7 @@ from ray.exceptions import GetTimeoutError
 from safetensors.numpy import load_file
 
 from cluster.config.schema import Config
-from cluster.fleet import depot_reads, error_budget, reconcile_loop
+from cluster.fleet import depot_reads, error_budget, fleet_memory, reconcile_loop
 from cluster.fleet import shutdown as ending
 from cluster.fleet.backend import StorageSilent
 from cluster.fleet.controller import Fleet
@@ -24,7 +25,15 @@ from cluster.fleet.evaluation import Pending
 from cluster.fleet.requests import Requests
 from cluster.fleet.storage_outage import StorageOutage
 from cluster.names import SYNCER, Seat
-from cluster.storage import files, fleet_file, folder, model_file, ownership, runs
+from cluster.storage import (
+    files,
+    fleet_file,
+    folder,
+    limited_calls,
+    model_file,
+    ownership,
+    runs,
+)
 from cluster.storage.files import write
 from cluster.storage.folder import Folder
 from cluster.storage.model_file import NAME
@@ -45,12 +54,14 @@ from tests.cluster.test_controller import (
 
 assert at_once, "a fixture that is used by its name alone"
 LIVE = seen(eu_0="live", eu_1="live")
+WAIT_S = 30.0
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (ending, "AGAIN_S"), (error_budget, "FIRST_S"), (depot_reads, "PATIENCE_S"),
+        (fleet_memory, "RETRY_S"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 0.0)
 
@@ -205,6 +216,7 @@ class Disk:
 
     `full`: folders that refuse every write. `frozen`: folders whose files cannot be removed.
     `away`: how many of the next reads of a file fail, by its name; `refused` is called before each.
+    `hung`: files by name whose writes wait for an event.
     """
 
     full: set[Path] = field(default_factory=set)
@@ -213,9 +225,12 @@ class Disk:
     refused: Callable[[], None] = lambda: None
     replaced: Counter[str] = field(default_factory=Counter)
     """Replacements of each file, by its name."""
+    hung: dict[str, threading.Event] = field(default_factory=dict)
 
     def check(self, path: Path) -> None:
         self.replaced[path.name] += 1
+        if (answers := self.hung.get(path.name)) is not None:
+            assert answers.wait(WAIT_S)
         if any(path.is_relative_to(folder) for folder in self.full):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
@@ -231,7 +246,8 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+def disk(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Disk:
+    """Return the disk under a fleet; the parameter is the fleet's timeout for it, in seconds."""
     disk, aside_of, read_from, unlink = Disk(), files.aside_of, folder.read_from, Path.unlink
 
     def checked(path: Path, *number: int) -> Path:
@@ -249,6 +265,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     for place, name, call in (
         (files, "aside_of", checked), (model_file, "aside_of", checked),
         (folder, "read_from", read), (Path, "unlink", removed),
+        (limited_calls, "SILENCE_S", getattr(request, "param", limited_calls.SILENCE_S)),
     ):  # fmt: skip
         monkeypatch.setattr(place, name, call)
     return disk
@@ -404,6 +421,43 @@ def test_fleet_comes_back_although_the_disk_is_full(
     assert [who for who, _ in cluster.heard("leave")] == ["island eu-0", "island eu-1"]
     assert load_file(run_dir / f"{NAME}.safetensors").keys() == {"w"}
     assert (cluster.actors, cluster.places) == ({}, {})
+
+
+@pytest.mark.parametrize("disk", [1.0], indirect=True)
+def test_fleet_continues_while_its_storage_hangs(tmp_path: Path, disk: Disk) -> None:
+    """One preemption during a hang once froze figures and watchdog, and a stop had no effect."""
+    cluster = FakeCluster(config_of(2))
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+    answers, alerts = threading.Event(), list[str]()
+
+    def hangs() -> View:
+        disk.hung[fleet_file.FLEET_FILE] = answers
+        fleet.scale({"eu": 1})
+        return LIVE()
+
+    def drained() -> View:
+        alerts.extend(fleet.status().get("alerts", ()))
+        assert cluster.heard("drain") == [("syncer", (Island("eu-1"), "no longer wanted"))]
+        fleet.stop("Ctrl-C")
+        return LIVE()
+
+    def stopped() -> View:
+        assert [actor for actor, _ in cluster.heard("stop")] == ["syncer"]
+        answers.set()
+        return LIVE()
+
+    def written() -> View:
+        if fleet.status().get("alerts"):
+            cluster.script.insert(0, written)  # the next look retries
+        return LIVE()
+
+    cluster.script = [seen(), seen(), LIVE, hangs, LIVE, drained, LIVE, stopped, written, FINISHED]
+    fleet.keep()
+    assert error_of(fleet) is None
+    assert any("fleet.json cannot be written" in alert for alert in alerts), alerts
+    assert any("the storage has not answered since 20" in alert for alert in alerts)
+    kept = kept_of(tmp_path / "run")
+    assert (kept["desired"], kept["stopping"]) == ([Island("eu-0")], "Ctrl-C")
 
 
 @pytest.mark.parametrize("name", ["owner-1.json", fleet_file.FLEET_FILE, "layout.json"])
