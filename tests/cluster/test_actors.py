@@ -601,6 +601,33 @@ def test_shard_alone_waits_for_its_storage_while_all_else_continues(
     assert told == ["shard-0 cannot read its versions yet: EIO"]
 
 
+def test_shard_whose_storage_hangs_is_waited_for_with_an_alert(found: dict[str, object]) -> None:
+    """Its fragments were once away for ever, without a word."""
+    answers, told, calls = asyncio.Event(), list[str](), list[object]()
+    failures: list[Exception] = [RayActorError(), OSError("EIO")]
+
+    async def recover(*arguments: object) -> object:
+        calls.append(arguments)
+        await answers.wait()
+        if failures:
+            raise failures.pop()
+        return "recovered"
+
+    def waits(why: str) -> None:
+        told.append(why)
+        if len(told) == 3:
+            answers.set()
+
+    found["shard-0"] = SimpleNamespace(recover=SimpleNamespace(remote=recover))
+    ports, wanted = RayPorts("nowhere", {Fragment(0): "shard-0"}), {Fragment(0): Version(0, 0)}
+    back = ports.have_back("shard-0", wanted, 0, waits, look_s=0.01)
+    assert asyncio.run(back) == "recovered"
+    assert len(calls) == 3, "one call hangs; an error of that call is retried as before"
+    *silent, error = told
+    assert error == "shard-0 cannot read its versions yet: EIO"
+    assert all(each.startswith("shard-0 has not answered for 0 s: ") for each in silent)
+
+
 def test_syncer_with_tape_of_another_model_does_not_come_back(played: Played) -> None:
     """The snapshot is deleted, because the syncer could resume from it alone."""
     (played.run_dir / "state.json").unlink()

@@ -21,6 +21,7 @@ from cluster.storage.open_depot import PATIENCE_S
 from cluster.syncer.collect import Asker, Handed, HandInAnswers
 from cluster.syncer.ports import Ports
 from cluster.syncer.shard_liveness import Attendance, Away
+from cluster.tasks import Tasks
 from coordinator.errors import NoModel
 from coordinator.protocol import (
     Discard,
@@ -56,6 +57,7 @@ class RayPorts(Ports):
         self._turns = {p: asyncio.Lock() for p in holder}
         self._durable: dict[Fragment, bool | str] = {}  # by the last merge's answer
         self._fates = Fates()  # a shard that comes back needs these
+        self._tasks = Tasks()
         self.seats: dict[Island, Seat] = {}  # of islands that have joined
 
     async def shard_dies(self, name: str) -> None:
@@ -75,11 +77,14 @@ class RayPorts(Ports):
         targets: Wanted,
         generation: int,
         waits: Callable[[str], None] = logging.warning,
+        look_s: float = LONGEST_S,
     ) -> Wanted:
         """Have this shard go back to these versions, once Ray has restarted it; return what it has.
 
         No other call is made to it until `is_back`. A shard whose storage does not answer is asked
         again without a limit, after pauses that grow to `LONGEST_S`; `waits` receives the reason.
+        An answer that does not come is waited for without a limit, too, and `waits` receives that
+        every `look_s` seconds.
 
         Errors: `RayActorError` if it does not come back within `PATIENCE_S`.
         """
@@ -89,7 +94,19 @@ class RayPorts(Ports):
             deaths, merged = self._shards.deaths(name), self._fates.merged(targets.keys())
             try:
                 shard = await self._actors.find(name)
-                return await shard.recover.remote(targets, generation, deaths, merged)
+                asked_s = time.monotonic()
+                answer = self._tasks.spawn(_recovered(shard, targets, generation, deaths, merged))
+                try:
+                    while not (await asyncio.wait({answer}, timeout=look_s))[0]:
+                        silent_s = time.monotonic() - asked_s
+                        waits(
+                            f"{name} has not answered for {silent_s:.0f} s: it still reads its "
+                            "versions, or its storage hangs; only its fragments wait"
+                        )
+                        end_s = time.monotonic() + PATIENCE_S
+                    return answer.result()
+                finally:
+                    answer.cancel()
             except RayActorError:
                 if time.monotonic() > end_s:
                     raise
@@ -205,3 +222,8 @@ class RayPorts(Ports):
     def life_at(self, seat: Seat, lives: Iterable[Life]) -> Life | None:
         """Return which of these lives runs in this seat; None for a spare."""
         return next((life for life in lives if self._seat(life) == seat), None)
+
+
+async def _recovered(shard: Any, *arguments: object) -> Wanted:
+    """Return the answer of a shard that goes back to stored versions."""
+    return await shard.recover.remote(*arguments)
