@@ -248,7 +248,7 @@ class CoreActors:
 
 
 def holds_model(config: Config, cluster: RayCluster) -> bool:
-    """Return whether the shards of a run hold its model, also if one of them does not answer.
+    """Return whether the shards of a run hold its model, read it, or do not answer.
 
     Where gradients are summed there are no shards, and the result is False.
     """

@@ -120,6 +120,24 @@ def test_shard_without_model_has_no_missed_versions(
     assert isinstance(asyncio.run(shard.missed(f0, older, wanted[f0], 1e9)), Shared)
 
 
+def test_shard_that_reads_its_versions_counts_as_one_with_a_model(played: Played) -> None:
+    """A stop during a long outage ends the run at once only if no model can come back."""
+    wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
+    shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
+
+    async def story() -> None:
+        assert await shard.whole([]) is None
+        recovery = asyncio.create_task(shard.recover(wanted, 1))
+        await asyncio.wait({recovery}, timeout=0)
+        assert await shard.whole([]) == []
+        await recovery
+        assert await shard.whole([]) == []
+        with pytest.raises(Outdated):
+            await shard.recover(wanted, 0)
+
+    asyncio.run(story())
+
+
 class Hasty:
     """A shard's handle that finishes calls out of order, as an asynchronous actor may."""
 
@@ -602,7 +620,7 @@ def test_shard_alone_waits_for_its_storage_while_all_else_continues(
 
 
 def test_shard_whose_storage_hangs_is_waited_for_with_an_alert(found: dict[str, object]) -> None:
-    """Its fragments were once away for ever, without a word."""
+    """The fragments were once away without a limit, and without an alert."""
     answers, told, calls = asyncio.Event(), list[str](), list[object]()
     failures: list[Exception] = [RayActorError(), OSError("EIO")]
 

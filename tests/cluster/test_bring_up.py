@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
@@ -89,6 +90,81 @@ def test_calls_wait_for_an_attempt_and_are_answered_at_once_in_a_pause() -> None
 
     asyncio.run(story())
     assert calls == [0.0, FIRST_S]
+
+
+def test_recovery_that_hangs_answers_its_callers_and_is_not_repeated() -> None:
+    """The watchdog once killed a syncer whose storage hung, and the 11th time ended the run."""
+    calls, words = list[str](), set[str]()
+
+    async def story() -> None:
+        answers = asyncio.Event()
+
+        async def make() -> str:
+            calls.append("attempt")
+            await answers.wait()
+            return "made"
+
+        up = BringUp("it", make, silence_s=0.01)
+        for _ in range(3):
+            said = await asyncio.gather(*(up.ready() for _ in range(3)), return_exceptions=True)
+            assert [type(each) for each in said] == [Unreachable] * 3
+            words.update(map(str, said))
+        assert up.made is None
+        answers.set()
+        assert await asyncio.gather(*(up.ready() for _ in range(3))) == ["made"] * 3
+        assert up.made == "made"
+
+    asyncio.run(story())
+    assert calls == ["attempt"]
+    assert {re.sub(r"\d+", "#", each) for each in words} == {
+        "it cannot come back yet, its recovery has made no progress for # s: its storage, or that "
+        "of a shard, hangs or is slow; it continues when the storage answers"
+    }
+
+
+def test_recovery_that_makes_progress_keeps_its_callers_waiting() -> None:
+    async def story() -> None:
+        looks, answers = list[int](), asyncio.Event()
+
+        async def make() -> str:
+            await answers.wait()
+            return "made"
+
+        def progress() -> int:
+            looks.append(len(looks))
+            if len(looks) == 10:
+                answers.set()
+            return len(looks)
+
+        assert await BringUp("it", make, progress=progress, silence_s=0.01).ready() == "made"
+        assert len(looks) == 10
+
+    asyncio.run(story())
+
+
+def test_attempt_that_fails_after_a_hang_is_followed_by_another_one() -> None:
+    async def story() -> None:
+        answers, errors = asyncio.Event(), [OSError("away"), LookupError("a shard")]
+
+        async def make() -> str:
+            await answers.wait()
+            if errors:
+                raise errors.pop()
+            return "made"
+
+        clock = [0.0]
+        up = BringUp("it", make, lambda: clock[0], silence_s=0.01)
+        waiting = asyncio.create_task(up.ready())
+        await asyncio.wait({waiting}, timeout=0)
+        answers.set()
+        with pytest.raises(LookupError, match="a shard"):
+            await waiting
+        with pytest.raises(Unreachable, match="its storage does not answer: away"):
+            await up.ready()
+        clock[0] = FIRST_S
+        assert await up.ready() == "made"
+
+    asyncio.run(story())
 
 
 def test_damage_is_final() -> None:

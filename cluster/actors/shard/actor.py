@@ -140,9 +140,9 @@ class ShardActor(Breakable):
         self._fates.freed(order.contribution.id)
 
     async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]] | None:
-        """Return public fragments, for evaluation or saving; None while there is no model yet."""
+        """Return public fragments; without a model None, or [] if it is read and none is wanted."""
         if not self._shard.has_model:
-            return None
+            return None if fragments or not self.process.recovers else []
         return await asyncio.to_thread(self._shard.whole, fragments)
 
     async def contribution(self, judge: str) -> SampledContribution | None:

@@ -55,7 +55,7 @@ class ShardProcess:
     `shard`: called on the arithmetic thread, unless its own documentation allows any thread.
     `storing`: the thread that stores versions at the same time. `samples`: the contributions kept
     for evaluators; called on the arithmetic thread. `sizes`: the elements of each fragment, once
-    there is a model.
+    there is a model. `recovers`: the calls of `recover` that are under way.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class ShardProcess:
         self.samples = ContributionSamples(functools.partial(judge_of, config))
         self._seeded: Layout | None = None  # before the syncer has stored it
         self.sizes: tuple[int, ...] = ()
+        self.recovers = 0
 
     def _means(self) -> tuple[Layout, DepotFiles]:
         """Return the layout and the files of the shard, on its first use of them."""
@@ -131,7 +132,11 @@ class ShardProcess:
             self.samples.forget()
             return self.shard.recover(targets, generation)
 
-        found = await self._alone(recover)
+        self.recovers += 1
+        try:
+            found = await self._alone(recover)
+        finally:
+            self.recovers -= 1
         if self._config.durability.keep_contributions:
             self._writer.tidy([*targets])
         return found

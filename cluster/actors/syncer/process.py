@@ -55,7 +55,7 @@ class SyncerProcess:
         policy = ladder.LadderPolicy(kept.keep_hourly, kept.keep_daily)
         self._snapshots = SnapshotWriter(depot, self._fence.check, kept.keep_segments, policy)
         self._shards = ShardKeeper(config, namespace, self.ports, self._snapshots)
-        self.up = BringUp("the syncer", self._bring_up)
+        self.up = BringUp("the syncer", self._bring_up, progress=lambda: self.heard)
         self.heard = -1
 
     async def open(self, layout: Layout) -> None:
