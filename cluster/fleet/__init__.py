@@ -42,6 +42,7 @@ and is pure; `reconcile_loop` observes, asks it, and carries its actions out ove
     status_board     the status that the keeper has published, for other threads
     tracebacks       tracebacks of processes that broke, as files of the run directory
     run_records      what the keeper records at each look: metrics.jsonl, events.jsonl, trackers
+    record_files     those two files, continued by each fleet of the run
     metrics_row      the rows of metrics.jsonl: a status with flat columns
     event_kinds      an event of a run as data
     run_events       the events between two statuses; pure

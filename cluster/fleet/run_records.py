@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from cluster.config.schema import Config
-from cluster.fleet.event_kinds import EVENT_FIELDS, RunEvent
-from cluster.fleet.metrics_row import last_status, metrics_line, status_of_row
+from cluster.fleet.event_kinds import RunEvent
+from cluster.fleet.metrics_row import last_status, metrics_line
 from cluster.fleet.ray_metrics import RayMetrics
+from cluster.fleet.record_files import RecordFiles
 from cluster.fleet.requests import Requests
 from cluster.fleet.run_events import (
     InjectedFault,
@@ -26,7 +25,6 @@ from cluster.fleet.tracking import Trackers
 from cluster.names import group_name
 from cluster.status import EventStatus, RunStatus
 from cluster.storage.files import json_text
-from cluster.storage.metrics_log import EVENTS, EVENTS_MB, LOOKS, MetricsLog, last_lines, last_look
 from coordinator.protocol import Island
 
 log = logging.getLogger("archipelago.fleet")
@@ -54,6 +52,7 @@ class RunRecords:
         islands that the run should have.
         """
         self._run_dir, self._config = run_dir, config
+        self._files = RecordFiles(run_dir, config.monitor.metrics_mb)
         self._faults, self._requests, self._now_s = faults, requests, now_s
         self._before: RunStatus | None = None
         self._wanted: dict[str, int] = {}
@@ -61,19 +60,12 @@ class RunRecords:
         self._ray_metrics = RayMetrics() if config.monitor.ray_metrics else None
         self.recent: tuple[EventStatus, ...] = ()
         """The newest events, oldest first; also those of an earlier fleet."""
-        self._metrics: MetricsLog
-        self._events: MetricsLog
 
     def __enter__(self) -> RunRecords:
-        """Open the files, and start the trackers.
-
-        Errors: `OSError` if a file cannot be created.
-        """
-        self._before = _last_status(self._run_dir)
+        """Read the last lines of an earlier fleet, and start the trackers."""
+        self._before = self._files.last_status()
         self._wanted = _by_group(self._requests.desired)
-        self.recent = _last_events(self._run_dir)
-        self._metrics = MetricsLog(self._run_dir / LOOKS, self._config.monitor.metrics_mb)
-        self._events = MetricsLog(self._run_dir / EVENTS, EVENTS_MB)
+        self.recent = self._files.last_events(EVENTS_SHOWN)
         before = self._before
         self._trackers = Trackers.start(
             self._config,
@@ -86,20 +78,19 @@ class RunRecords:
     def __exit__(
         self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
     ) -> None:
-        self._metrics.close()
-        self._events.close()
+        self._files.close()
         self._trackers.close()
 
     @property
     def trouble(self) -> str | None:
-        """The reasons why a tracker or Ray misses values; None if none does."""
+        """The reasons why the files, a tracker or Ray miss values; None if none does."""
         ray = None if self._ray_metrics is None else self._ray_metrics.trouble
-        return "; ".join(filter(None, (self._trackers.trouble, ray))) or None
+        return "; ".join(filter(None, (self._files.trouble, self._trackers.trouble, ray))) or None
 
     def look(self, status: RunStatus) -> None:
         """Record a status, and the events since the one before."""
         unix_s = self._now_s()
-        self._metrics.write(metrics_line(status, unix_s))
+        self._files.add_status(metrics_line(status, unix_s))
         groups = {each["island"]: each["group"] for each in status["islands"]}
         wanted = _by_group(self._requests.desired)
         struck = [self._faults.popleft() for _ in range(len(self._faults))]
@@ -114,45 +105,16 @@ class RunRecords:
     def end(self, status: RunStatus, summary: Mapping[str, object]) -> None:
         """Record the last status, with the loss of the final model, and the summary."""
         last, unix_s = last_status(status, summary), self._now_s()
-        self._metrics.write(metrics_line(last, unix_s))
+        self._files.add_status(metrics_line(last, unix_s))
         self._trackers.log(last, unix_s)
         self._trackers.end(summary)
 
     def _note(self, events: Iterable[RunEvent], status: RunStatus, unix_s: float) -> None:
         seen = [event.seen(status, unix_s) for event in events]
         for each in seen:
-            self._events.write(json_text(each))
+            self._files.add_event(json_text(each))
             log.info("%s", each["text"])
         self.recent = (*self.recent, *seen)[-EVENTS_SHOWN:]
-
-
-def _last_status(run_dir: Path) -> RunStatus | None:
-    """Return the last status that an earlier fleet of the run has recorded; None if there is none.
-
-    A damaged line costs only the comparison with it.
-    """
-    try:
-        text = last_look(run_dir / LOOKS)
-        return None if text is None else status_of_row(text)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        log.warning("the last line of %s is ignored: %r", LOOKS, error)
-        return None
-
-
-def _last_events(run_dir: Path) -> tuple[EventStatus, ...]:
-    """Return the newest events that an earlier fleet has recorded; damaged lines are left out."""
-    found: list[EventStatus] = []
-    try:
-        for line in last_lines(run_dir / EVENTS, EVENTS_SHOWN):
-            try:
-                plain: Any = {"for_s": None} | json.loads(line)  # earlier versions had no for_s
-                if plain.keys() >= EVENT_FIELDS.keys():
-                    found.append(plain)
-            except (ValueError, TypeError):
-                continue
-    except OSError as error:
-        log.warning("%s is ignored: %r", EVENTS, error)
-    return tuple(found)
 
 
 def _by_group(islands: Iterable[Island]) -> dict[str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from cluster.storage.files import Lines, aside_of
@@ -30,39 +31,55 @@ class MetricsLog:
     """The metrics log of a run; one process writes it."""
 
     def __init__(self, path: Path, most_mb: int) -> None:
-        """Open the file; `most_mb`: its largest size in megabytes.
-
-        Errors: `OSError` if the file cannot be created.
-        """
+        """Open nothing yet; `most_mb`: the largest size of the file in megabytes."""
         self._path, self._limit = path, most_mb * MEGABYTE
         self._most = self._limit
-        self._lines = Lines(path)
+        self._lines: Lines | None = None  # the file, once it could be opened
+        self.trouble: str | None = None
+        """The reason why the file cannot be opened, so that lines are left out; None if it can."""
+
+    def open(self) -> None:
+        """Open the file if it is not open, or set `trouble`."""
+        if self._lines is not None:
+            return
+        try:
+            self._lines, self.trouble = Lines(self._path), None
+        except OSError as error:
+            if self.trouble is None:
+                log.error("%s cannot be opened, its lines are left out: %s", self._path, error)
+            self.trouble = str(error)
 
     def write(self, line: str) -> None:
-        """Add a line, and thin the file out if it is full."""
-        self._lines.write(line)
-        if self._lines.length > self._most:
-            self._thin()
+        """Add a line, and thin the file out if it is full; if it cannot be opened, do nothing."""
+        self.open()
+        if (lines := self._lines) is None:
+            return
+        lines.write(line)
+        if lines.length > self._most:
+            self._thin(lines)
 
     def close(self) -> None:
         """Close the file."""
-        self._lines.close()
+        if self._lines is not None:
+            self._lines.close()
 
-    def _thin(self) -> None:
+    def _thin(self, lines: Lines) -> None:
         """Delete every other line of the older half; with a full disk the file stays as it is."""
         aside = aside_of(self._path)
         try:
             with self._path.open("rb") as old, aside.open("wb") as new:
-                new.writelines(_thinned(old, self._lines.length // 2))
+                new.writelines(_thinned(old, lines.length // 2))
             aside.replace(self._path)
         except OSError as error:
             log.error("%s cannot be made shorter: %s", self._path, error)
             self._most *= 2
             return
         finally:
-            aside.unlink(missing_ok=True)
-        self._lines.close()
-        self._lines, self._most = Lines(self._path), self._limit
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            lines.close()
+        self._lines, self._most = None, self._limit
 
 
 def _thinned(lines: Iterator[bytes], older: int) -> Iterator[bytes]:

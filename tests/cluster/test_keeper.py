@@ -36,6 +36,7 @@ from cluster.storage import (
 )
 from cluster.storage.files import write
 from cluster.storage.folder import Folder
+from cluster.storage.metrics_log import EVENTS, LOOKS
 from cluster.storage.model_file import NAME
 from cluster.view import View
 from coordinator.errors import RunFailed, UserMistake
@@ -458,6 +459,39 @@ def test_fleet_continues_while_its_storage_hangs(tmp_path: Path, disk: Disk) -> 
     assert any("the storage has not answered since 20" in alert for alert in alerts)
     kept = kept_of(tmp_path / "run")
     assert (kept["desired"], kept["stopping"]) == ([Island("eu-0")], "Ctrl-C")
+
+
+@pytest.mark.parametrize("name", [LOOKS, EVENTS])
+def test_fleet_comes_back_although_a_record_cannot_be_opened(
+    tmp_path: Path, left_by_a_killed_fleet: LeftByAKilledFleet, name: str
+) -> None:
+    """A run directory that is read-only on the fleet's new node once ended the run."""
+    run_dir = tmp_path / "run"
+    cluster = FakeCluster(config_of(2))
+
+    def harm(_: Fleet) -> None:
+        (run_dir / name).rename(tmp_path / name)
+        (run_dir / name).mkdir()  # a folder cannot be opened as a file
+
+    left_by_a_killed_fleet(cluster, run_dir, harm)
+    second, alerts = fleet_of(cluster.config, cluster, run_dir), list[str]()
+
+    def looks() -> View:
+        alerts.extend(second.status().get("alerts", ()))
+        return LIVE()
+
+    def mended() -> View:
+        looks()
+        (run_dir / name).rmdir()
+        return LIVE()
+
+    cluster.script = [looks, looks, looks, mended, LIVE, FINISHED]
+    second.keep()
+    assert error_of(second) is None
+    assert any(f"miss lines: [Errno 21] Is a directory: '{run_dir}" in each for each in alerts)
+    assert second.status().get("alerts") == []
+    assert (run_dir / LOOKS).read_text().endswith("\n")
+    assert [who for who, _ in cluster.heard("leave")] == ["island eu-0", "island eu-1"]
 
 
 @pytest.mark.parametrize("name", ["owner-1.json", fleet_file.FLEET_FILE, "layout.json"])

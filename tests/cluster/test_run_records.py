@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections import deque
 from collections.abc import Iterator
 from itertools import count
@@ -19,6 +21,7 @@ from cluster.fleet.event_kinds import EVENT_FIELDS
 from cluster.fleet.metrics_row import COLUMNS, columns, metrics_line, status_of_row
 from cluster.fleet.outcome import SUMMARY_FIELDS
 from cluster.fleet.placement import Node
+from cluster.fleet.record_files import RecordFiles
 from cluster.fleet.requests import Requests
 from cluster.fleet.run_events import (
     InjectedFault,
@@ -173,6 +176,21 @@ def test_damaged_last_row_costs_no_records(tmp_path: Path) -> None:
     with RunRecords(tmp_path, config, deque(), Requests("mine", config, list)) as records:
         records.look(status(3))
     assert len((tmp_path / LOOKS).read_text().splitlines()) == 2
+
+
+def test_records_that_hang_lose_lines_and_never_the_keeper(tmp_path: Path) -> None:
+    """A pipe without a reader stands for a file on storage that hangs."""
+    os.mkfifo(tmp_path / LOOKS)
+    files = RecordFiles(tmp_path, 1, limit_s=0.05)
+    assert files.last_status() is None, "opening the pipe hangs"
+    for line in ("1", "2", "3"):
+        files.add_status(line)
+    assert re.search(r"miss lines: the storage has not answered since 2", str(files.trouble))
+    files.add_event("left out, too")
+    files.close()
+    assert not (tmp_path / EVENTS).exists()
+    with (tmp_path / LOOKS).open("wb"):
+        pass  # the call that was given up ends
 
 
 # --- identity -------------------------------------------------------------------------------------
