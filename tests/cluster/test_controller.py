@@ -352,7 +352,7 @@ def test_events_name_the_end_of_a_drain(
         def view() -> View:
             if drain:
                 fleet.drain(B)
-            cluster.shown = seen(**learners)()
+            cluster.shown = seen(**cast("Any", learners))()
             return cluster.shown
 
         return view

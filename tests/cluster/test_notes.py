@@ -15,6 +15,7 @@ from cluster.storage.state_history import ReplayedEvent
 from cluster.syncer.clock import Clock
 from cluster.syncer.journal import NOTES, VITALS, Notes, read_notes, retell
 from cluster.syncer.measures import Measures
+from cluster.syncer.report import island_hours
 from coordinator.advance import advance
 from coordinator.codec import Wire
 from coordinator.protocol import (
@@ -199,7 +200,7 @@ def test_hours_in_which_nothing_ran_hold_no_devices(tmp_path: Path) -> None:
     story.notes.flush()
 
     def hours(measures: Measures) -> float:
-        return sum(measures.summary(story.state, story.now_s)["island_hours"].values())
+        return sum(island_hours(measures.counts, story.now_s).values())
 
     for owner, held_s in ((1, 2 * (ended_s + days_s - begun_s)), (2, 2 * (ended_s - begun_s))):
         story.now_s = ended_s + days_s

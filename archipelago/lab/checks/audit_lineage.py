@@ -81,7 +81,7 @@ class Lineage:
         for p, version in enumerate(resume.versions):
             fragment, known = Fragment(p), before.fragments[p].version
             if version > known:
-                facts = [p, str(version), round(now_s, 6), UNKNOWN]
+                facts: list[object] = [p, str(version), round(now_s, 6), UNKNOWN]
                 digest = self._record(fragment, facts)
                 self._add(AuditedMerge(p, str(version), now_s, UNKNOWN, [], digest), version)
             elif version < known:

@@ -46,7 +46,7 @@ def links_of(record: RunRecord, config: Config) -> dict[str, str]:
     """Return the region of each island, which is also its link; its group if it has no region."""
     of_group = {group.group: str(group.region or group.group) for group in config.islands}
     return {
-        name: of_group.get(island["group"], island["group"])
+        name: str(of_group.get(island["group"], island["group"]))
         for row in record.rows
         for name, island in islands_in(row).items()
     }
