@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+import ray
 
 from archipelago.cli.status_lines import line
 from cluster.actors.shard.actor import ShardActor
@@ -379,7 +380,15 @@ class Trainer:
         return -0.5 * take(self._layout, F0, [np.asarray(each) for each in gradient])
 
 
+@pytest.fixture
+def ray_ends() -> Generator[None]:
+    """End the Ray that starts by itself when a shard shares a large publication."""
+    yield
+    ray.shutdown()
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("ray_ends")
 def test_harmful_island_is_told_from_honest_ones_by_a_real_model(tmp_path: Path) -> None:
     config = config_of()
     evaluator = Evaluator(config)
