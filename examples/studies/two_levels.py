@@ -207,6 +207,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Merges on two levels.")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=672, help="a multiple of 24")
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="learning rates tried")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--dir", type=Path, default=Path("runs/two-levels"))
     given = parser.parse_args()
@@ -215,7 +216,7 @@ def main() -> None:
     given.dir.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
         points = {
-            arm: [(rate, momentum) for rate in RATES
+            arm: [(rate, momentum) for rate in given.rates
                   for momentum in (MOMENTA if arm.regional is not None else MOMENTA[-1:])]
             for arm in ARMS
         }  # fmt: skip
