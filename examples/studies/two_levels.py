@@ -207,7 +207,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Merges on two levels.")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=672, help="a multiple of 24")
-    parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="learning rates tried")
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="those tried")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--dir", type=Path, default=Path("runs/two-levels"))
     given = parser.parse_args()
