@@ -127,6 +127,21 @@ def test_slowed_member_idles(config: Config, monkeypatch: pytest.MonkeyPatch) ->
 
 # --- what is sent -------------------------------------------------------------------------------
 
+
+def printed_by_two_devices(script: str, wire: str) -> str:
+    """Run a script in a process with two CPU devices, and return what it prints."""
+    two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, wire],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, **two},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
 BUCKETS = """
 import sys
 import jax
@@ -157,16 +172,8 @@ def test_each_bucket_is_a_collective_of_its_own(wire: str, words: int, kinds: li
     XLA combines all sums between CPUs into one, which nothing could have run beside
     (docs/lab/baselines.md). It leaves collectives that only move bits.
     """
-    two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", BUCKETS, wire],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, **two},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    count, emitted, compiled = done.stdout.split("\n=====\n")
+    printed = printed_by_two_devices(BUCKETS, wire)
+    count, emitted, compiled = printed.split("\n=====\n")
     assert int(count) > 2
     for kind in kinds:
         assert emitted.count(f"stablehlo.{kind}") == int(count) + words
@@ -205,16 +212,8 @@ for counts in [None, (30, 10), (0, 7), (0, 0)]:
 @pytest.mark.parametrize("wire", ["f32", "bf16"])
 def test_members_are_weighted_by_the_tokens_that_the_loss_counts(wire: str) -> None:
     """Gradients of 1 and 5 with 30 and 10 answer tokens have the mean 2, like one summed batch."""
-    two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", MASKED, wire],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, **two},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found = [[float(word) for word in line.split()] for line in done.stdout.splitlines()]
+    printed = printed_by_two_devices(MASKED, wire)
+    found = [[float(word) for word in line.split()] for line in printed.splitlines()]
     without, three_to_one, one_alone, no_token = zip(found[::2], found[1::2], strict=True)
     assert without == no_token == ([3.0] * 8, [8.0, 1.0, 128.0, 7.0])
     assert three_to_one == ([2.0] * 8, [2 * 1.5 + 6 * 0.5, 1.0, 128.0, 7.0])
