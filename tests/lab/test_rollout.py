@@ -212,6 +212,19 @@ def facts_of(folder: Path, **options: Any) -> StageFacts:
     return stage_facts(read_run(folder), **options)
 
 
+def test_stage_is_not_passed_before_the_final_evaluation() -> None:
+    """A run writes a summary before that evaluation, which may take minutes."""
+    unknown = replace(SOUND, heldout_loss=None, initial_loss=None, expected_loss=None)
+    early = replace(unknown, ended=False, evaluates=True)
+    end, loss = (each for each in criteria(early, 1) if each.name in ("end", "loss"))
+    assert not end.passed
+    assert end.has.endswith(", its final evaluation is not over")
+    assert not loss.passed
+    assert loss.needs == "less than the initial model's"
+    (end,) = (each for each in criteria(replace(early, evaluates=False), 1) if each.name == "end")
+    assert end.has.endswith(", no summary")
+
+
 def test_facts_of_a_run(tmp_path: Path) -> None:
     assert facts_of(run_of(tmp_path / "mine"), expected_loss=1.3) == StageFacts(
         run="mine",

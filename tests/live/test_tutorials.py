@@ -212,11 +212,17 @@ def test_regions() -> None:
                 typed(here, folder, [reach, silence.replace("two", name)])
                 until(everyone, 3 * STARTED_S)
                 typed(here, folder, [reach, drain.replace("two", name)])
-                until((run / "summary.json").exists, 6 * STARTED_S)
+                until(partial(evaluated, run), 6 * STARTED_S)
                 said = typed(here, folder, [decision])
                 assert f"{name}: stage {number} passed" in said
         finally:
             assert "removed" in typed(here, folder, [down])
+
+
+def evaluated(run_dir: Path) -> bool:
+    """Return whether the summary has the loss of the final model; it is written before, too."""
+    file = run_dir / "summary.json"
+    return file.exists() and json.loads(file.read_text())["heldout_loss"] is not None
 
 
 def together(run_dir: Path, count: int) -> bool:

@@ -36,7 +36,7 @@ class StageFacts:
     run: str
     """The name of the run."""
     ended: bool
-    """Whether the run has written its summary."""
+    """Whether the run has written its last summary."""
     t: int
     """The last syncer step."""
     steps: int
@@ -51,6 +51,8 @@ class StageFacts:
     """The held-out loss of the final model, in nats per token; None: not known."""
     expected_loss: float | None
     """The largest loss that the user accepts; None: none was given."""
+    evaluates: bool = False
+    """Whether the run has a summary, but its final evaluation is not over."""
     initial_loss: float | None = None
     """The held-out loss of the initial model, in nats per token; None: not known."""
     drained: Sequence[str] = ()
@@ -147,10 +149,16 @@ def _ended(facts: StageFacts) -> Criterion:
     return Criterion(
         "end",
         facts.ended and facts.t >= facts.steps,
-        f"t {facts.t} of {facts.steps}" + ("" if facts.ended else ", no summary"),
+        f"t {facts.t} of {facts.steps}{_missing_end(facts)}",
         "a run that reached its last step",
         "let the run end by itself",
     )
+
+
+def _missing_end(facts: StageFacts) -> str:
+    if facts.ended:
+        return ""
+    return ", its final evaluation is not over" if facts.evaluates else ", no summary"
 
 
 def _regions(facts: StageFacts, least: int) -> Criterion:
@@ -183,7 +191,8 @@ def _loss(facts: StageFacts) -> Criterion:
         needs = f"at most {expected:g} nats"
     else:
         passed = found is not None and initial is not None and found < initial
-        needs = f"less than {_figure_text(initial)} nats, the initial model's"
+        known = "" if initial is None else f", {initial:.4g} nats"
+        needs = f"less than the initial model's{known}"
     return Criterion(
         "loss",
         passed,

@@ -49,6 +49,7 @@ def stage_facts(
     return StageFacts(
         run=record.name,
         ended=record.state == "ended",
+        evaluates=record.state == "live" and bool(record.summary),
         t=int(last.get("t", 0)),
         steps=config.run.steps,
         regions=[*_regions(record, config)],
