@@ -21,7 +21,7 @@ from cluster.storage import ownership
 from cluster.storage.depot import Depot
 from cluster.storage.fleet_file import FLEET_FILE, FleetMemory, load_fleet_memory
 from cluster.storage.format import Damaged
-from cluster.storage.layout import LAYOUT, load_layout
+from cluster.storage.layout import has_layout, mended_layout
 from cluster.storage.ownership import Owner, Ownership
 from coordinator.fragments import Layout
 from coordinator.protocol import Island
@@ -77,11 +77,11 @@ class Takeover:
         return self._reads.read(self._memory)
 
     def layout(self) -> Layout:
-        """Return the layout of the run.
+        """Return the layout of the run, and mend its files.
 
-        Errors: the errors of `load_layout`; `OSError` only if the run is not running.
+        Errors: the errors of `mended_layout`; `OSError` only if the run is not running.
         """
-        return self._reads.read(lambda: load_layout(self._depot))
+        return self._reads.read(lambda: mended_layout(self._depot))
 
     def find(self, kept: FleetMemory) -> None:
         """Find the islands and spares that are still there: those of a memory, and others by name.
@@ -103,7 +103,7 @@ class Takeover:
             kept = load_fleet_memory(self._depot)
             if kept is not None:
                 self._depot.tidy(FLEET_FILE)
-            if kept is not None or not running or not self._depot.has(LAYOUT):
+            if kept is not None or not running or not has_layout(self._depot):
                 return kept
             why = f"{FLEET_FILE} is not in {self._depot}"
         except Damaged as error:

@@ -38,7 +38,7 @@ from cluster.storage.folder import Folder
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import stored_versions
 from cluster.storage.identity import IDENTITY
-from cluster.storage.layout import LAYOUT, load_layout
+from cluster.storage.layout import COPY, LAYOUT, has_layout, load_layout
 from cluster.storage.open_depot import depot_of
 from cluster.storage.playback import UNREADABLE
 from cluster.storage.runs import CONFIG, SUMMARY
@@ -57,7 +57,7 @@ END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 """The last bytes of a closed segment (the IPC streaming format of Apache Arrow)."""
 LOSSY_ATTEMPTS = 2
 """Attempts to copy a run without a lost merge; a run may store fewer versions than it merges."""
-OF_THE_DEPOT = (LAYOUT, IDENTITY)
+OF_THE_DEPOT = (LAYOUT, COPY, IDENTITY)
 FOR_PEOPLE = (SUMMARY, "init.json", "initial.safetensors", "metrics.jsonl", "ray.log")
 """Files of the run directory that a restart does not need; the model comes on top."""
 
@@ -174,7 +174,7 @@ def _copied_state(
     _copy(depot, to, (name for _, name in ContributionStore(depot).kept()))  # not those of regions
     if generations(depot) != before:
         raise _Moved("the syncer was restarted")
-    if not to.has(LAYOUT):
+    if not has_layout(to):
         return None, 0, 0
     reached = resume_state(config, to, load_layout(to), run)
     if reached is None:

@@ -18,7 +18,7 @@ from cluster.launch.hf_source import model_problems, with_scalars, with_stored_s
 from cluster.launch.run_model import model_of
 from cluster.storage import runs
 from cluster.storage.files import write_json
-from cluster.storage.layout import LAYOUT
+from cluster.storage.layout import has_layout
 from cluster.storage.open_depot import depot_of
 from cluster.storage.store_check import unusable
 from coordinator.errors import UserMistake
@@ -98,7 +98,7 @@ def with_stored_source(config: Config, run_dir: Path | None) -> Config:
 
 def is_durable(config: Config, run_dir: Path) -> bool:
     """Return whether a resumed run has its initial model, and does not need the source again."""
-    return depot_of(config, run_dir).has(LAYOUT)
+    return has_layout(depot_of(config, run_dir))
 
 
 def checked(config: Config, leaves: Sequence[Leaf], *, durable: bool = False) -> Config:

@@ -21,7 +21,7 @@ from cluster.storage.fleet_file import load_fleet_memory
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import FragmentStore, stored_versions
 from cluster.storage.identity import IDENTITY, identity_of
-from cluster.storage.layout import load_layout
+from cluster.storage.layout import check_layout, load_layout
 from cluster.storage.model_file import fingerprint
 from cluster.storage.open_depot import contribution_store, depot_of
 from cluster.storage.playback import Playback
@@ -89,6 +89,7 @@ def verify(run_dir: Path) -> Verified:
         found.problems.append(str(error))
         return found
     found.count("layout")
+    found.problems += check_layout(depot)
     if depot.has(IDENTITY) and not identity_of(depot):
         found.problems.append(f"{IDENTITY} in {depot} is not as it was written")
     found.attempt("fleet", lambda: load_fleet_memory(depot))

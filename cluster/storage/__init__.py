@@ -28,7 +28,7 @@ contract.
     identity       `identity.json`: a unique name of the run, which its fragments carry
     fragments      the newest versions of each fragment, one file each
     contributions  contributions as they were handed in, if they are kept
-    layout         `layout.json`: how the model is cut
+    layout         `layout.json` and its copy: how the model is cut
     model_file     the exported model, and its fingerprint
     sealed         arrays in one safetensors file with a checksum
     metrics_log    `metrics.jsonl`: status lines of a run, limited in size

@@ -1,6 +1,6 @@
 """The durable store of a run: names with contents that are complete or absent.
 
-    layout.json, config.toml     what is trained, and how
+    layout.json, config.toml     what is trained, and how; `layout-copy.json` is a copy
     tape-0.arrow                 the events that the rules received, from a generation's begin ...
     tape-0-000000041000.arrow    ... and from where that was sealed, named by its first event
     state.json, notes.jsonl      a snapshot of rules and measures, and facts without events

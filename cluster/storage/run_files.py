@@ -21,7 +21,8 @@ RUN_FILES = {
     "state.json, states/": "Snapshots of the syncer's state, each with a digest.",
     "fragments/": "The newest versions of each fragment, and the first one, each with a digest.",
     "contributions/": "Merged contributions; only with `durability.keep_contributions`.",
-    "layout.json": "The cut of the parameters into fragments.",
+    "layout.json, layout-copy.json": "The cut of the parameters into fragments; either file is "
+    "enough.",
     "identity.json": "The id of the run, which each fragment file repeats.",
     "notes.jsonl": "Evaluations, lives, failures and faults that a restored syncer remembers.",
     "vitals.json": "The newest counters of each island.",

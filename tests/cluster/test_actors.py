@@ -601,6 +601,28 @@ def test_syncer_and_shard_come_back_once_their_storage_answers(
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("content", [None, b"", b"{}"], ids=["missing", "truncated", "other"])
+def test_syncer_and_shard_come_back_without_their_layout(
+    played: Played, found: dict[str, object], content: bytes | None
+) -> None:
+    """One damaged byte once ended the run at the next restart of either."""
+    (played.run_dir / "layout.json").unlink()
+    if content is not None:
+        (played.run_dir / "layout.json").write_bytes(content)
+    syncer = syncer_of(played)
+    shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
+    never = SimpleNamespace(remote=asyncio.Event().wait)
+    recover = SimpleNamespace(remote=shard.recover)
+    found["shard-0"] = SimpleNamespace(recover=recover, watch=never)
+
+    async def story() -> None:
+        assert (await syncer.status())["merges"] == played.state.merges
+        await syncer.close()
+        (await syncer.process.up.ready()).notes.close()
+
+    asyncio.run(story())
+
+
 def test_shard_alone_waits_for_its_storage_while_all_else_continues(
     found: dict[str, object],
 ) -> None:

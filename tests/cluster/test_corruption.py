@@ -33,7 +33,7 @@ from tests.given import first_of
 
 KEPT = 2
 """The number of retained versions of each fragment: `durability.keep_snapshots`."""
-NEEDED = ("config.toml", "layout.json")
+NEEDED = ("config.toml",)
 """Files that no other file can stand in for."""
 
 

@@ -302,4 +302,6 @@ def fails(folders: Iterator[Path], plan: tuple[Call, int, Fault]) -> None:
     except BaseException as error:
         error.add_note(f"{plan}")
         raise
-    assert disk.hit, f"{plan} was not met"
+    call, number, _ = plan
+    fewer = 0 < disk.made[call] < number  # several notes may be written at once
+    assert disk.hit or fewer, f"{plan} was not met, of {disk.made[call]} calls"

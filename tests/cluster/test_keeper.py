@@ -555,6 +555,21 @@ def test_fleet_without_its_memory_finds_the_islands_by_name(
     assert (cluster.actors, cluster.places) == ({}, {})
 
 
+@pytest.mark.parametrize("harm", [damage, Path.unlink], ids=["damaged", "missing"])
+def test_fleet_mends_the_layout_from_its_copy(
+    tmp_path: Path, left_by_a_killed_fleet: LeftByAKilledFleet, harm: Callable[[Path], None]
+) -> None:
+    """One damaged byte once ended the run, and left its islands behind."""
+    run_dir, cluster = tmp_path / "run", FakeCluster(config_of(2))
+    left_by_a_killed_fleet(cluster, run_dir, lambda _: harm(run_dir / "layout.json"))
+    second = fleet_of(cluster.config, cluster, run_dir)
+    cluster.script = [LIVE, FINISHED]
+    second.keep()
+    assert error_of(second) is None
+    assert (run_dir / "layout.json").read_bytes() == (run_dir / "layout-copy.json").read_bytes()
+    assert (cluster.actors, cluster.places) == ({}, {})
+
+
 def test_fleet_finds_an_island_that_was_not_written_down(
     tmp_path: Path, left_by_a_killed_fleet: LeftByAKilledFleet
 ) -> None:

@@ -59,7 +59,7 @@ mode = "{mode}"
 [[islands]]
 count = 3
 """
-NEEDED = ("config.toml", "layout.json")
+NEEDED = ("config.toml",)
 
 
 @pytest.fixture(autouse=True)

@@ -102,7 +102,7 @@ def needed(name: str, last_segment: str) -> bool:
     It can do without the memory of its fleet, its identity, and any one snapshot or version, since
     there are others. The end of a log may never have been written.
     """
-    spare = ("fleet.json", "identity.json", "state.json", last_segment)
+    spare = ("fleet.json", "identity.json", "state.json", "layout-copy.json", last_segment)
     return name not in spare and kind_of(name) not in ("states", "fragments")
 
 

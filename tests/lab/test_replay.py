@@ -173,9 +173,7 @@ def test_directory_without_a_tape_is_refused(replay: Replay, run_dir: Path) -> N
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut"])
-@pytest.mark.parametrize(
-    "name", ["state.json", "layout.json", "fragments/f0000-g0-v00000000.safetensors"]
-)
+@pytest.mark.parametrize("name", ["state.json", "fragments/f0000-g0-v00000000.safetensors"])
 def test_damaged_file_is_reported(replay: Replay, run_dir: Path, name: str, damage: str) -> None:
     path = run_dir / name
     if damage == "flip":
@@ -183,6 +181,14 @@ def test_damaged_file_is_reported(replay: Replay, run_dir: Path, name: str, dama
     else:
         path.write_bytes(path.read_bytes()[:-20])
     assert path.name in refused(replay)
+
+
+def test_run_with_a_damaged_layout_is_replayed_from_its_copy(replay: Replay, run_dir: Path) -> None:
+    (run_dir / "layout.json").write_bytes(b"{}")
+    code, out, _ = replay()
+    assert (code, json.loads(out)["exact"]) == (0, True)
+    (run_dir / "layout-copy.json").unlink()
+    assert "layout.json" in refused(replay)
 
 
 def test_missing_fragment_is_reported(replay: Replay, run_dir: Path) -> None:
