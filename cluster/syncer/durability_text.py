@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from coordinator.protocol import Fragment
 
@@ -27,10 +27,11 @@ def durability_text(troubles: Mapping[str, str]) -> str:
         is_fragment = subject.startswith(FRAGMENT)
         key = _NUMBER.sub("#", why) if is_fragment else subject
         groups.setdefault((is_fragment, key), []).append(subject)
-    return "; ".join(
-        f"{first}{_others(len(others))}: {troubles[first]}" for first, *others in groups.values()
-    )
+    return "; ".join(_text(troubles[first], first, others) for first, *others in groups.values())
 
 
-def _others(count: int) -> str:
-    return "" if count == 0 else f" and {count} other{'s' if count > 1 else ''}"
+def _text(why: str, subject: str, others: Sequence[str]) -> str:
+    if not others and why.startswith(f"{subject} "):
+        return why
+    more = f" and {len(others)} other{'s' if len(others) > 1 else ''}" if others else ""
+    return f"{subject}{more}: {why}"

@@ -24,6 +24,8 @@ from coordinator.protocol import (
     Missing,
     Publish,
     Reached,
+    Resume,
+    ShardBack,
 )
 from coordinator.state import State
 
@@ -77,6 +79,8 @@ class LinkWatch:
         elif isinstance(event, Arrived):
             answered = event.contribution.id
             self._asked.pop((answered.life, answered.fragment), None)
+        elif isinstance(event, Resume) or _is_back(event, state):
+            _count_from_now(counts, now_s)
         for effect in effects:
             if isinstance(effect, Ask):
                 self._asked.setdefault((effect.life, effect.fragment), now_s)
@@ -138,7 +142,11 @@ class LinkWatch:
     def rows(
         self, counts: dict[str, LinkCounts], state: State, now_s: float
     ) -> Iterator[LinkStatus]:
-        """Yield the status of each direction of each link."""
+        """Yield the status of each direction of each link.
+
+        No link is down while all shards are away: then nothing is sent.
+        """
+        served = not all(fragment.away for fragment in state.fragments)
         speaking = {m.life: m for m in state.members.values() if m.status in SPEAKING}
         for waits in (self._asked, self._behind):
             for key in [key for key in waits if key[0] not in speaking]:
@@ -158,5 +166,19 @@ class LinkWatch:
                 "up" if direction == "up" else "down",
                 now_s,
                 queue_s=now_s - min(since_s, default=now_s),
-                down=link in wanted and is_down(record, now_s),
+                down=served and link in wanted and is_down(record, now_s),
             )
+
+
+def _is_back(event: Event, state: State) -> bool:
+    """Return whether shards are back while all others are away."""
+    return isinstance(event, ShardBack) and all(
+        each.away or p in event.fragments for p, each in enumerate(state.fragments)
+    )
+
+
+def _count_from_now(counts: dict[str, LinkCounts], now_s: float) -> None:
+    """Let the silence of each link begin now: nothing could come before."""
+    for record in counts.values():
+        if not math.isnan(record.last_s):  # there was a transfer before
+            record.last_s = now_s

@@ -96,6 +96,8 @@ class Measures:
         """Record an event of the rules, and the effects that followed."""
         if isinstance(event, Report) and not any(isinstance(effect, Void) for effect in effects):
             self.reported(event, now_s)
+        if isinstance(event, Resume):  # everything was read back from the storage
+            self._counts.troubles.clear()
         self._links.saw(self._counts.links, after, event, effects, now_s)
         if isinstance(event, Arrived):
             self._counts.up_bytes += event.contribution.bytes
@@ -217,6 +219,7 @@ class Measures:
         """Continue from stored counters, if there are any, and note the damage."""
         if memory is not None:
             self.remember(memory)
+        self._counts.troubles.clear()  # everything was read back from the storage
         self.damaged(damage)
 
     def damaged(self, subject: str | None) -> None:

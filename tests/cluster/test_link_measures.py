@@ -44,6 +44,9 @@ from coordinator.protocol import (
     Reached,
     Region,
     Report,
+    Resume,
+    ShardBack,
+    ShardLost,
     Stored,
     Version,
 )
@@ -157,6 +160,15 @@ class RuleStory:
             progress = Progress(steps, 100 * steps, Lease(0, steps))
             self.happens(now_s, Report(life(name, number + 1), progress, 0.5))
 
+    def takes_over(self, now_s: float, event: Event) -> None:
+        """Let a restarted conductor of a ring continue, which has no event for that."""
+        del now_s, event
+        self.measures.came_back(self.measures.memory(), None)
+
+    def not_durable(self, now_s: float) -> str:
+        status = self.measures.status(self.rule, self.state, now_s)
+        return status["figures"]["not_durable"]
+
     def link(self, name: str, direction: str, now_s: float) -> dict[str, object]:
         rows = self.measures.status(self.rule, self.state, now_s).get("links", [])
         return next(dict(r) for r in rows if (r["link"], r["direction"]) == (name, direction))
@@ -224,6 +236,36 @@ def test_link_of_a_lost_island_is_down_for_ten_minutes_and_not_for_ever() -> Non
     assert not story.link("us", "up", 40.0)["down"]
     assert story.link("us", "up", 100.0)["down"]
     assert not story.link("us", "up", 1.0 + LOST_S + 60.0)["down"]
+
+
+def test_no_link_is_down_while_all_shards_are_away_or_at_once_after() -> None:
+    """The links were once called down when the shard was, and operators looked at the network."""
+    story = RuleStory()
+    lives = [life("a", 1), life("b", 2)]
+    story.measures.received(story.state, [Upload(each, 1, 1.0) for each in lives], 1.0)
+    every = tuple(Fragment(p) for p in range(len(story.state.fragments)))
+    story.happens(10.0, ShardLost(every))
+    assert not story.link("us", "up", 200.0)["down"]
+    story.happens(200.0, ShardBack(every))
+    assert not story.link("us", "up", 201.0)["down"]
+    assert story.link("us", "up", 201.0 + DOWN_S)["down"]
+
+
+def test_restarted_syncer_begins_without_links_that_are_down_and_old_troubles() -> None:
+    """A shard that hung when the last snapshot was taken was once reported until the run ended."""
+    story = RuleStory()
+    lives = [life("a", 1), life("b", 2)]
+    story.measures.received(story.state, [Upload(each, 1, 1.0) for each in lives], 1.0)
+    story.measures.trouble("shard-0", "shard-0 has not answered for 60 s")
+    assert story.not_durable(200.0) == "shard-0 has not answered for 60 s"
+    memory = story.measures.memory()
+    for took_over in (story.happens, story.takes_over):
+        story.measures.remember(memory)
+        took_over(200.0, Resume(1, tuple(each.version for each in story.state.fragments)))
+        assert story.not_durable(201.0) == ""
+        if took_over == story.happens:
+            assert not story.link("us", "up", 201.0)["down"]
+            assert story.link("us", "up", 201.0 + DOWN_S)["down"]
 
 
 def test_troubles_of_links_are_told_once_and_ended() -> None:
