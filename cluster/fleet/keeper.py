@@ -42,6 +42,7 @@ from cluster.storage.fleet_file import FleetMemory
 from cluster.storage.limited_depot import LimitedDepot
 from cluster.storage.open_depot import depot_of
 from cluster.storage.ownership import Ownership
+from cluster.view import View
 from coordinator.errors import ArchipelagoError, UserMistake
 from coordinator.fragments import Layout
 from coordinator.protocol import Island
@@ -180,9 +181,8 @@ class Keeper:
             from_stored = self._start.from_stored
             runs.reopen(self._run_dir, self._config, own.number, from_stored=from_stored)
         if (kept := self._takeover.memory()) is not None:
-            earlier_outcome = self._steadily(lambda: self._take_over(kept, own.number))
-            if earlier_outcome is not None:
-                return earlier_outcome
+            if (earlier := self._steadily(lambda: self._take_over(kept, own.number))) is not None:
+                return earlier
         else:
             self._bring_up(own.number)
         self._board.course.begin(self._layout.parameters)
@@ -203,19 +203,21 @@ class Keeper:
 
     def _look(self) -> Outcome | None:
         """Look at the run once and act; return how it ended, None while it is running."""
+        view: View | None = None
         try:
             view = self._loop.look()
             self._outage.over()
         except Unavailable as error:  # the next look decides again
             self._outage.note(error)
-            return None
         finally:
             if not self._memory.is_current:
                 self._remember()
             self._publish_alerts()
         if (status := self._board.published()) is not None:
-            self._records.look(status)
+            (self._records.alerted if view is None else self._records.look)(status)
             self._board.publish_events(self._records.recent)
+        if view is None:
+            return None
         if view.phase is not Phase.FINISHED:
             self._shutdown.not_yet()
             return None

@@ -22,6 +22,7 @@ from cluster.fleet.run_events import (
     scale_events,
 )
 from cluster.fleet.tracking import Trackers
+from cluster.fleet.trouble_events import alert_events
 from cluster.names import group_name
 from cluster.status import EventStatus, RunStatus
 from cluster.storage.files import json_text
@@ -101,6 +102,11 @@ class RunRecords:
         self._trackers.log(status, unix_s)
         if self._ray_metrics is not None:
             self._ray_metrics.look(status)
+
+    def alerted(self, status: RunStatus) -> None:
+        """Record only the events about the alerts of a status whose other parts are not new."""
+        self._note(alert_events(self._before, status), status, self._now_s())
+        self._before = status
 
     def end(self, status: RunStatus, summary: Mapping[str, object]) -> None:
         """Record the last status, with the loss of the final model, and the summary."""

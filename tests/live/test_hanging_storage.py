@@ -14,6 +14,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,9 @@ def test_restarted_processes_wait_for_a_storage_that_hangs() -> None:
         until(lambda: tapes(here) == 2)
         merges_on(here)
         assert here.last_status["merges_lost"] == 0
+        alerts = [each for each in events(here) if each["kind"].startswith("alert")]
+        assert {each["kind"] for each in alerts} == {"alert", "alert over"}, "it leaves a trace"
+        assert all("its recovery has made no progress" in each["why"] for each in alerts)
         os.killpg(process.pid, signal.SIGINT)
         finished = finish(process)
         assert finished.code == 130, finished.err
@@ -109,5 +113,8 @@ def merges_on(here: Place) -> None:
     before = here.merges
     until(lambda: here.merges > before + 8)
     until(lambda: not here.last_status.get("alerts") and not here.last_status["not_durable"])
-    events = (here.run_dir / "events.jsonl").read_text().splitlines()
-    assert not [each for each in map(json.loads, events) if each["kind"] == "link"]
+    assert not [each for each in events(here) if each["kind"] == "link"]
+
+
+def events(here: Place) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (here.run_dir / "events.jsonl").read_text().splitlines()]
