@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
-from safetensors.numpy import load_file
 
 from archipelago.callbacks import (
     Callbacks,
@@ -203,8 +202,12 @@ class Run(RunHandle):
         """Return the model, as `ConnectedRun.params` does; live, or ended."""
         if at is not None or not self.live:
             return connect(self._begun.run_dir).params(at)
+        from islands.parameter_files import SafetensorsFiles
+
         with TemporaryDirectory(prefix="archipelago-") as folder:
-            return load_file(self.save(Path(folder) / "model.safetensors"))
+            # a model above 5 GB is in parts with an index
+            source = SafetensorsFiles(Path(self.save(Path(folder) / "model.safetensors")))
+            return {path: source.read(path) for path in source.leaves}
 
     def result(self) -> RunResult:
         """Return the result of a run that has ended.

@@ -36,6 +36,7 @@ Modules:
     losses            the forms of a user's loss, and the one form that the step calls
     gradients         the gradient of a step's loss, whole or summed over parts of the batch
     randomness        the random key of each training step
+    training_batch    a batch as a step gets it, and which rows of it a host reads
     trainable         the checks of a task's shapes before it is trained
     inner             the compiled training step
     loss_scale        a loss scale for float16 that adapts itself

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from coordinator.errors import UserMistake
 from islands.corpus import HELDOUT, Stream, in_epochs
+from islands.data.segments import examples_in
 from islands.permutation import permuted
 from islands.sources import DataSpec
 from islands.task import Batch, Params, Task
@@ -94,7 +95,7 @@ def dataset_task(
         vocabulary=vocabulary,
         init=seeded(init),
         loss=loss,
-        tokens=tokens or (lambda batch: len(next(iter(batch.values())))),
+        tokens=tokens or examples_in,
         stream=lambda batch_size: Stream(read(), batch_size, data.seed),
         heldout=lambda batch_size: _Heldout(read(), batch_size),
         stacked=lambda path: False,

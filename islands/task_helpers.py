@@ -15,7 +15,7 @@ from coordinator.errors import UserMistake
 from islands.corpus import HELDOUT, Corpus, Stream, in_epochs
 from islands.corpus_reader import open_corpus
 from islands.data.mixture import MixedCorpus
-from islands.data.segments import predicted
+from islands.data.segments import examples_in, predicted
 from islands.permutation import permuted
 from islands.sources import DataSpec
 from islands.state_tree import PARAMS, STATE
@@ -139,7 +139,7 @@ def supervised_task(
         vocabulary=classes,
         init=seeded(init),
         loss=loss,
-        tokens=lambda batch: len(next(iter(batch.values()))),
+        tokens=examples_in,
         stream=lambda batch_size: Stream(read(), batch_size, data.seed),
         heldout=lambda batch_size: read().heldout_batches(batch_size),
         stacked=lambda path: False,

@@ -32,6 +32,7 @@ from islands.data.segments import counted_in
 from islands.own_wire import built_in
 from islands.randomness import Draws
 from islands.time_budget import Activity
+from islands.training_batch import training_batch
 
 if TYPE_CHECKING:  # `_turn` imports the step late: JAX compiles nothing before there is a ring
     from cluster.allreduce.step import RingStep, StepTotals
@@ -180,7 +181,7 @@ class RingMember:
         tree = jax.tree.structure(self._task.shapes)
         state = step.start(jax.tree.unflatten(tree, list(host.params)), host.moments)
         self._clock.switch(Activity.COMPILING)
-        step.compile(state, self._task.heldout(self._group.batch_size)[0])
+        step.compile(state, training_batch(self._task, self._group.batch_size))
         with self._lock:
             self._ring = turn.ring
         log.info("in ring %d of %d, from step %d", turn.ring, turn.members, turn.held.step)

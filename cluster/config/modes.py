@@ -200,6 +200,11 @@ def problems_of_ring(config: Config) -> Iterator[Problem]:
             ),
             ("encode", group.encode != "host", 'leave it at "host": there are no deltas to encode'),
             (
+                "mesh",
+                (group.mesh.devices or 1) > 1,
+                "leave it out: the ring takes one device of each island",
+            ),
+            (
                 "compute_dtype",
                 group.compute_dtype is not None,
                 "set task.compute_dtype: all compute alike",

@@ -38,6 +38,7 @@ from islands.precision import in_precision
 from islands.prefetch import Prefetched
 from islands.sources import DataSpec, MixtureSource
 from islands.task import Params, Task, load_task
+from islands.training_batch import reads_own_rows, training_batch
 from islands.user_functions import user_function
 
 
@@ -155,7 +156,7 @@ def compiled(
     port = FragmentPort(layout, AdoptRule(sync.adopt), sync.blend or 0.0, inner.devices)
     if compiling is not None:
         compiling()
-    inner.compile(task.heldout(group.batch_size)[0])
+    inner.compile(training_batch(task, group.batch_size))
     port.compile(inner.devices.zeros)
     sharing = sharing_of(config, task, layout, inner.devices)
     if sharing is not None:
@@ -193,7 +194,7 @@ def rehearse(parts: LearnerParts, batch_size: int) -> None:
 
 def _warm_up(inner: Inner, task: Task, batch_size: int) -> None:
     """Start, exchange moments and take one step on a held-out batch, with a model of zeros."""
-    batch = task.heldout(batch_size)[0]
+    batch = training_batch(task, batch_size)
     if inner.devices.shared:
         state = inner.started(inner.devices.zeros, None)
         moments = inner.accept(inner.moments(state))
@@ -231,10 +232,10 @@ def learner_settings(config: Config, island: Island) -> LearnerSettings:
 def stream_of(parts: LearnerParts, batch_size: int) -> Prefetched:
     """Return the island's batches, prefetched.
 
-    With several hosts, each reads only its own rows if the data is one of our corpora.
+    With several hosts, each reads only its own rows, if `reads_own_rows`.
     """
     stream, devices = parts.task.stream(batch_size), parts.inner.devices
-    if devices.shared and isinstance(stream, Stream):
+    if devices.shared and isinstance(stream, Stream) and reads_own_rows(parts.task):
         stream.rows = devices.rows(batch_size)
     return Prefetched(stream)
 

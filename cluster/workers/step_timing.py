@@ -11,6 +11,7 @@ from cluster.config.schema import Config, IslandGroup
 from cluster.workers.assembly import mesh_of, optimizer_of, task_of
 from islands.inner import Inner
 from islands.mesh import Devices
+from islands.training_batch import training_batch
 
 WARM_STEPS = 2
 """Steps before the first one that counts."""
@@ -28,7 +29,7 @@ def step_s(config: Config, group: IslandGroup) -> float:
     task = task_of(config)
     devices = Devices(task, mesh_of(group))
     inner = Inner(task, optimizer_of(config, group), devices, group.accumulate)
-    batch = task.heldout(group.batch_size)[0]
+    batch = training_batch(task, group.batch_size)
     inner.compile(batch)
     state, took_s = inner.start(task.zeros()), list[float]()
     for number in range(WARM_STEPS + MOST_STEPS):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -24,6 +25,7 @@ from islands.adapters.model_parts import (
     split_result,
     task_of,
 )
+from islands.data.segments import LOSS_MASK, SEGMENTS, TOKENS
 from islands.nested_leaves import nested
 from islands.sources import DataSpec
 from islands.state_tree import FROZEN, KEY, named_arguments
@@ -88,11 +90,11 @@ def linen_task(
             "a flax.linen.Module"
         )
 
-    names, example = named_arguments(loss), _example(given)
+    names = named_arguments(loss)
     frozen_shapes = None if frozen is None else jax.eval_shape(frozen)
 
-    def initial(key: jax.Array) -> Any:
-        """Return the variables that the module initializes."""
+    def initial(example: Batch, key: jax.Array) -> Any:
+        """Return the variables that the module initializes for such a batch."""
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), frozen_shapes)
         named = {KEY: None, FROZEN: zeros}
         apply = BoundModule(module, None, key, tuple(rngs), train=False)
@@ -101,11 +103,18 @@ def linen_task(
             raise ValueError("it never calls its first argument, apply")
         return linen.unbox(apply.variables)
 
-    shapes = asked(
-        f"task {name}: the loss",
-        lambda: jax.eval_shape(initial, jax.random.key(0)),
-        place=place_of(loss),
-    )
+    def first_accepted(examples: Sequence[Batch]) -> tuple[Batch, Any]:
+        """Return the first of these batches that the loss accepts, with the module's shapes."""
+        refused = list[UserMistake]()
+        for example in examples:
+            call = partial(jax.eval_shape, partial(initial, example), jax.random.key(0))
+            try:
+                return example, asked(f"task {name}: the loss", call, place=place_of(loss))
+            except UserMistake as error:
+                refused.append(error)
+        raise refused[0]
+
+    example, shapes = first_accepted(_examples(given))
     others = [path for path in leaves_of(shapes) if path.partition("/")[0] not in (PARAMS, STATS)]
     if others:
         raise UserMistake(
@@ -125,7 +134,7 @@ def linen_task(
         variables = {PARAMS: params} | ({STATS: state} if STATS in shapes else {})
         return text(BoundModule(module, variables, None, tuple(rngs), train=False), tokens)
 
-    made, params = jax.jit(initial), shapes.get(PARAMS, {})
+    made, params = jax.jit(partial(initial, example)), shapes.get(PARAMS, {})
     embeddings = frozenset(p for p in leaves_of(params) if p.split("/")[-1] == "embedding")
     parts = ModelParts(
         init=lambda key: made(key).get(PARAMS, {}),
@@ -189,8 +198,14 @@ class BoundModule:
         return {name: jax.random.fold_in(key, zlib.crc32(name.encode())) for name in self._rngs}
 
 
-def _example(data: TaskData) -> Batch:
-    """Return a batch of one example of zeros."""
-    if data.examples is None:
-        return np.zeros((1, data.spec.window + 1), np.int32)
-    return {name: np.zeros_like(array[:1]) for name, array in data.examples().items()}
+def _examples(data: TaskData) -> list[Batch]:
+    """Return a batch of one example of zeros in each form that batches may have.
+
+    Only the source can tell whether a text has a mask, and another machine may read it.
+    """
+    if data.examples is not None:
+        return [{name: np.zeros_like(array[:1]) for name, array in data.examples().items()}]
+    tokens = np.zeros((1, data.spec.window + 1), np.int32)
+    segments = {SEGMENTS: tokens} if data.spec.separate_documents else {}
+    plain: Batch = {TOKENS: tokens, **segments} if segments else tokens
+    return [plain, {TOKENS: tokens, **segments, LOSS_MASK: np.ones(tokens.shape, np.bool_)}]

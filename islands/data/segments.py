@@ -59,6 +59,11 @@ def counted_in(batch: Any) -> Any:
     return mask[:, 1:].sum()
 
 
+def examples_in(batch: Mapping[str, Any]) -> int:
+    """Return the number of examples of a batch: the rows of each of its arrays."""
+    return len(next(iter(batch.values())))
+
+
 def predicted(batch: Any) -> int:
     """Return the number of tokens that a batch predicts, masked ones included."""
     rows, length = tokens_of(batch).shape

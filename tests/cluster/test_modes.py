@@ -98,6 +98,7 @@ REFUSED = {
     ("data-parallel", "islands.eu.spares=1"): "islands.0.spares: not in run.mode",
     ("data-parallel", "islands.eu.opportunistic=true"): "islands.0.opportunistic: not in",
     ("elastic-data-parallel", "sync.quorum=2"): "sync.quorum: 2 is not for",
+    ("data-parallel", "islands.eu.mesh={data = 2, fsdp = 1}"): "islands.0.mesh: not in run.mode",
     ("elastic-data-parallel", "islands.eu.encode=device"): "islands.0.encode: not in run.mode",
 }
 

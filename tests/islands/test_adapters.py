@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -565,3 +565,34 @@ def test_state_of_other_types_keeps_them() -> None:
     _, state = archipelago.equinox_model(EquinoxModel, leaves)
     assert int(jax.tree.leaves(state)[0]) == 5
     assert jax.tree.leaves(state)[0].dtype == jnp.int32
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_module_of_linen_with_documents_or_conversations(tmp_path: Path, separate: bool) -> None:
+    """A loss that reads the arrays by name could once not be initialized."""
+
+    def loss(apply: Any, batch: Any, train: bool) -> jax.Array:
+        del train
+        names = {"tokens", "loss_mask"} | ({"segments"} if separate else set())
+        if {*batch} == names:
+            weight = batch["loss_mask"][:, 1:].astype(jnp.float32)
+        else:
+            assert {*batch} == {"tokens", "segments"}, "documents alone"
+            weight = 1.0
+        logits = apply(batch["tokens"][:, :-1])
+        return (optax.softmax_cross_entropy_with_integer_labels(
+            logits, batch["tokens"][:, 1:]) * weight).mean()  # fmt: skip
+
+    spec = data_spec(str(sums(tmp_path)), window=16, lease_windows=16)
+    task = archipelago.linen_task(LinenText(), loss, replace(spec, separate_documents=separate))
+    assert {"tokens/embedding", "Dense_0/kernel", "Dense_0/bias"} == {*leaves_of(shapes_of(task))}
+
+
+def test_error_of_a_linen_loss_is_that_of_the_plain_batch(tmp_path: Path) -> None:
+    def loss(apply: Any, batch: Any, train: bool) -> jax.Array:
+        del apply, train
+        raise ValueError(f"a batch of type {type(batch).__name__}")
+
+    spec = data_spec(str(sums(tmp_path)), window=16, lease_windows=16)
+    with pytest.raises(UserMistake, match="a batch of type ndarray"):
+        archipelago.linen_task(LinenText(), loss, spec)
