@@ -166,8 +166,9 @@ class RuleStory:
         self.measures.came_back(self.measures.memory(), None)
 
     def not_durable(self, now_s: float) -> str:
-        status = self.measures.status(self.rule, self.state, now_s)
-        return status["figures"]["not_durable"]
+        figures = self.measures.status(self.rule, self.state, now_s)["figures"]
+        assert figures is not None
+        return figures["not_durable"]
 
     def link(self, name: str, direction: str, now_s: float) -> dict[str, object]:
         rows = self.measures.status(self.rule, self.state, now_s).get("links", [])
