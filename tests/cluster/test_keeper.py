@@ -694,7 +694,7 @@ def test_run_waits_for_the_storage_of_its_syncer_with_an_alert(tmp_path: Path) -
     assert fleet.status().get("alerts") == []
     events = [json.loads(line) for line in (tmp_path / "run" / EVENTS).read_text().splitlines()]
     mine = [each for each in events if "the syncer cannot come back yet: EIO" in each["why"]]
-    # the first text is replaced by the second, which says how the run stops
+    # the second text, with the way in which the run stops, replaces the first
     assert [each["kind"] for each in mine] == ["alert", "alert", "alert over", "alert over"]
     rows = (tmp_path / "run" / LOOKS).read_text().splitlines()
     assert len(rows) < 10, "no row repeats an old status"

@@ -41,10 +41,9 @@ def hanging(files: Sequence[Path]) -> Generator[None]:
     try:
         yield
     finally:
-        woken = [os.open(file, os.O_RDWR) for file in files]  # whoever waits gets an error now
+        woken = [os.open(file, os.O_RDWR) for file in files]  # a call that waits gets an error now
         for file, aside in whole.items():
             aside.replace(file)
-        time.sleep(1)
         for pipe in woken:
             os.close(pipe)
 
@@ -52,7 +51,7 @@ def hanging(files: Sequence[Path]) -> Generator[None]:
 def test_restarted_processes_wait_for_a_storage_that_hangs() -> None:
     """The syncer was once killed every five minutes until the run ended, and a shard was away.
 
-    The status says which process waits, none is restarted for that, and nothing is lost.
+    The status names the process that waits, none is restarted for that, and nothing is lost.
     """
     with place() as here:
         process = live_run(here, "--set", f"durability.hang_s={HANG_S}")
@@ -87,7 +86,7 @@ def test_restarted_processes_wait_for_a_storage_that_hangs() -> None:
 def waits_for(here: Place, actor: str, files: Sequence[Path], why: str) -> None:
     """Kill an actor while the files hang that it needs, and check that the run waits for them.
 
-    `why`: what the status says meanwhile.
+    `why`: the text in the status meanwhile.
     """
 
     def reported() -> bool:
@@ -104,7 +103,6 @@ def waits_for(here: Place, actor: str, files: Sequence[Path], why: str) -> None:
         while time.monotonic() < end_s:
             assert pids(here, actor) == [waiting], "it is not restarted, however long it waits"
             assert reported()
-            time.sleep(5)
     assert pids(here, actor) == [waiting]
 
 
