@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import statistics
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +39,17 @@ RAY_NAMES = (
 
 
 class LinkProbe:
-    """An actor on one node that serves and measures connections and objects."""
+    """An actor on one node that measures connections, and serves and fetches objects."""
 
     def __init__(self) -> None:
-        self._server = socket.create_server(("", 0))
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            self._server.accept()[0].close()
+        self._port = raylet_port(ray.nodes(), ray.get_runtime_context().get_node_id())
 
     def port(self) -> int:
-        """Return the port that accepts connections."""
-        return self._server.getsockname()[1]
+        """Return the port of this node's raylet, to which other nodes can connect.
+
+        A port of the probe's own may be closed: a firewall admits Ray's ports only.
+        """
+        return self._port
 
     def facts(self, name: str) -> NodeFacts:
         """Return the settings of this node."""
@@ -82,6 +79,11 @@ class LinkProbe:
         began_s = time.monotonic()
         ray.get(boxed[0], timeout=FETCH_S)
         return time.monotonic() - began_s
+
+
+def raylet_port(nodes: Iterable[Mapping[str, Any]], node: str) -> int:
+    """Return the port of the raylet of the node with this id; `nodes`: those of `ray.nodes`."""
+    return next(each["NodeManagerPort"] for each in nodes if each["NodeID"] == node)
 
 
 def measured(address: str, nbytes: int, say: Callable[[str], None]) -> list[LinkMeasured]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cluster.launch.link_findings import LinkMeasured, NodeFacts, Severity, findings_of
-from cluster.launch.links import RAY_NAMES
+from cluster.launch.links import RAY_NAMES, raylet_port
 from cluster.launch.wan_settings import settings_for
 
 TUNED = {each.name: each.value for each in settings_for(4.0, 80.0).ray}
@@ -101,3 +101,12 @@ def test_own_value_of_a_setting_that_keeps_a_silent_node_is_left_alone() -> None
     own = {**TUNED, "RAY_health_check_failure_threshold": "6"}
     ends = [replace(node(name), ray=own) for name in ("eu", "us")]
     assert findings_of([LinkMeasured(ends[0], ends[1], 80.0, 3.9)]) == []
+
+
+def test_round_trip_goes_to_the_port_of_the_raylet_of_the_node() -> None:
+    """The firewall of docs/howto/wan.md admits Ray's ports, and no port of the kernel's range."""
+    nodes = [
+        {"NodeID": "a", "NodeManagerPort": 6380, "ObjectManagerPort": 6381},
+        {"NodeID": "b", "NodeManagerPort": 6390, "ObjectManagerPort": 6391},
+    ]
+    assert [raylet_port(nodes, node) for node in ("a", "b")] == [6380, 6390]

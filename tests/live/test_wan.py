@@ -312,6 +312,9 @@ def test_run_trains_behind_the_firewall_of_the_page() -> None:
             assert listener.communicate()[0].strip() == "closed"
         for region in network.regions:
             nodes.bring_up(network, region, nodes.NodeSize(cpus=1.0, store_mb=150))
+        examined = finish(started(here, network, "doctor", "--links", "--json", "--mb", "4"))
+        assert examined.code == 0, examined.err
+        assert all(each["gbit_s"] > 0.0 for each in examined.json["links"]), examined.json
         config = here.folder / "wan.toml"
         config.write_text(CONFIG + "".join(GROUP.format(name=name) for name in names))
         process = started(
