@@ -58,17 +58,28 @@ def cluster_health(
         draining = _draining(living)  # Ray starts nothing there
         health = ClusterHealth(
             nodes=_health_of([node for node in living if node not in draining]),
-            dead_nodes={
-                node["NodeManagerAddress"]: str(node.get("DeathReasonMessage") or "")
-                for node in nodes
-                if not node["Alive"] and node.get("DeathReason") == UNEXPECTED
-            },
+            dead_nodes=dead_nodes(nodes),
             draining=[node["NodeManagerAddress"] for node in draining],
             leftover=_leftover(),
         )
         return health, {} if run is None else _probed(run, silent)
     finally:
         ray.shutdown()
+
+
+def dead_nodes(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the addresses of nodes that ended unexpectedly and have not rejoined, with reasons.
+
+    `nodes`: those of `ray.nodes`, where a node that rejoins has a second entry with another id.
+    """
+    living = {node["NodeManagerAddress"] for node in nodes if node["Alive"]}
+    return {
+        node["NodeManagerAddress"]: str(node.get("DeathReasonMessage") or "")
+        for node in nodes
+        if not node["Alive"]
+        and node.get("DeathReason") == UNEXPECTED
+        and node["NodeManagerAddress"] not in living
+    }
 
 
 def _health_of(nodes: Sequence[Mapping[str, Any]]) -> list[NodeHealth]:

@@ -27,7 +27,7 @@ from cluster.launch.cluster_findings import (
     NodeHealth,
     findings_about_cluster,
 )
-from cluster.launch.cluster_health import skew_s
+from cluster.launch.cluster_health import UNEXPECTED, dead_nodes, skew_s
 from cluster.launch.link_findings import Finding, Severity
 from cluster.launch.run_facts import facts_of
 from cluster.launch.run_findings import FileFacts, ProbeAnswer, RunFacts, findings_about
@@ -447,3 +447,22 @@ def test_cluster_finding(health: ClusterHealth, where: str, severity: str, phras
 )
 def test_skew_is_what_the_time_of_the_call_cannot_explain(clock_s: float, skew: float) -> None:
     assert skew_s(100.0, clock_s, 101.0) == skew
+
+
+def ray_node(address: str, reason: int | None = None) -> dict[str, Any]:
+    """Return a node as `ray.nodes` does: alive without a reason of its death."""
+    return {
+        "NodeManagerAddress": address,
+        "Alive": reason is None,
+        "DeathReason": reason or 0,
+        "DeathReasonMessage": "health check failed" if reason == UNEXPECTED else None,
+    }
+
+
+def test_node_that_has_rejoined_is_not_reported_as_dead() -> None:
+    """Ray keeps the entry of the dead node beside that of the new one."""
+    lost, asked_to_end = ray_node("10.8.2.1", UNEXPECTED), ray_node("10.8.3.1", 1)
+    assert dead_nodes([ray_node("10.8.1.1"), lost, asked_to_end]) == {
+        "10.8.2.1": "health check failed"
+    }
+    assert dead_nodes([lost, ray_node("10.8.2.1"), lost]) == {}
