@@ -76,6 +76,15 @@ def cause_of(error: Exception) -> Exception:
     return error.cause if isinstance(error, RayTaskError) else error
 
 
+def message_of(error: Exception) -> str:
+    """Return the message of a failed call's cause in one line, or its class if it has none.
+
+    The text of a `RayTaskError` begins with the remote traceback, which names no reason.
+    """
+    cause = cause_of(error)
+    return in_short(str(cause)) or type(cause).__name__
+
+
 def answer(reference: ray.ObjectRef, timeout_s: float | None = CALL_TIMEOUT_S) -> Any:
     """Return the answer to a call of one of the run's actors.
 

@@ -16,6 +16,7 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
+from cluster.actors.call_errors import message_of
 from cluster.actors.start import NODE_ID
 from cluster.config.schema import Config
 from cluster.fleet.placement import Node, expected_islands
@@ -288,7 +289,7 @@ class _Measurement:
             try:
                 found[name] = ray.get(reference, timeout=0)
             except RayError as error:
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 late = time.monotonic() >= self._end_s
-                self._missing[name] = f"no answer within {self._within_s:g} s" if late else reason
+                reason = f"no answer within {self._within_s:g} s" if late else message_of(error)
+                self._missing[name] = reason
         return found

@@ -14,7 +14,7 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
-from cluster.actors.call_errors import answer
+from cluster.actors.call_errors import answer, message_of
 from cluster.actors.start import NODE_ID
 from cluster.launch.connect import connect
 from cluster.launch.link_findings import SILENCE_DEFAULTS, LinkMeasured, NodeFacts
@@ -129,7 +129,7 @@ def _facts(probe: Any, name: str) -> NodeFacts:
         return answer(probe.facts.remote(name), START_S)
     except RayError as error:
         raise RunFailed(
-            f"{name} does not answer within {START_S:.0f} s: {_first_line(error)}; is it still up, "
+            f"{name} does not answer within {START_S:.0f} s: {message_of(error)}; is it still up, "
             "and are its ports open in both directions (docs/howto/wan.md, step 2)?"
         ) from error
 
@@ -160,15 +160,11 @@ def _link(
         address = source["NodeManagerAddress"]
         rtt_ms = answer(receiver.round_trip_ms.remote(address, port), 2 * START_S)
     except (RayError, OSError) as error:
-        return LinkMeasured(*ends, 0.0, 0.0, f"no connection: {_first_line(error)}")
+        return LinkMeasured(*ends, 0.0, 0.0, f"no connection: {message_of(error)}")
     try:
         for size in (WARM_BYTES, nbytes):
             boxed = answer(sender.put.remote(size), START_S)
             took_s = answer(receiver.fetch_s.remote(boxed), 2 * FETCH_S)
     except (RayError, OSError) as error:
-        return LinkMeasured(*ends, rtt_ms, 0.0, _first_line(error))
+        return LinkMeasured(*ends, rtt_ms, 0.0, message_of(error))
     return LinkMeasured(*ends, rtt_ms, 8e-9 * nbytes / took_s)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from ray.exceptions import (
     ActorDiedError,
+    GetTimeoutError,
     ObjectLostError,
     OutOfDiskError,
     OutOfMemoryError,
@@ -25,6 +26,7 @@ from ray.exceptions import (
     UnserializableException,
 )
 
+from cluster.actors.call_errors import message_of
 from cluster.actors.shard.actor import ShardActor
 from cluster.actors.syncer.actor import SyncerActor
 from cluster.config.load import load
@@ -543,6 +545,24 @@ def test_failed_looks_are_counted(plays: Any) -> None:
         assert (await run.status())["unjudged"] == {"hung": 1, "raised": 1}
 
     plays(scene)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (remotely(ConnectionRefusedError(111, "Connection refused")),
+         "[Errno 111] Connection refused"),
+        (remotely(TimeoutError()), "TimeoutError"),
+        (remotely(GetTimeoutError("\nno object within 300 s\nand more")),
+         "no object within 300 s"),
+        (GetTimeoutError(), "GetTimeoutError"),
+        (OSError("no route"), "no route"),
+    ],
+)  # fmt: skip
+def test_message_of_a_failed_call_is_not_its_remote_traceback(
+    error: Exception, message: str
+) -> None:
+    assert message_of(error) == message
 
 
 def test_defect_in_the_shard_ends_the_run(plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from archipelago.lab.bench.wan_run import driver
 from archipelago.lab.wan import ceiling, kernel, nodes, rig
 from archipelago.lab.wan.network import Network
-from cluster.actors.call_errors import answer
+from cluster.actors.call_errors import answer, message_of
 from cluster.launch.connect import connect
 from cluster.launch.links import LinkProbe
 from cluster.storage.files import json_text
@@ -127,7 +127,7 @@ class Bulk:
             ray.get(fetch)
             self.objects += 1
         except RayError as error:
-            self.failed.append(str(error).strip().splitlines()[0])
+            self.failed.append(message_of(error))
         self._begin(number)
 
     def _look(self) -> None:
@@ -138,7 +138,7 @@ class Bulk:
             try:
                 ray.get(actor.port.remote(), timeout=START_S)
             except (GetTimeoutError, RayError) as error:
-                self.failed.append(str(error).strip().splitlines()[0])
+                self.failed.append(message_of(error))
             self.calls_s.append(time.monotonic() - began_s)
 
 
