@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from archipelago.lab.bench.child_run import ChildRun, started
+from archipelago.lab.bench.child_run import ERR, ChildRun, started
 from archipelago.lab.bench.faults import (
     PLANS,
     FaultWindow,
@@ -26,6 +27,7 @@ from archipelago.lab.bench.stats import Median
 from cluster.launch.chaos import ANY
 from cluster.names import SHARD, SYNCER
 from cluster.storage.playback import TapeRow
+from coordinator.errors import RunFailed
 from coordinator.protocol import (
     Arrived,
     Contribution,
@@ -84,6 +86,20 @@ def test_child_that_fails_has_no_summary(tmp_path: Path) -> None:
     summary, err = run.end()
     assert summary == {}
     assert "nowhere.toml: no such file" in err
+
+
+def test_child_that_does_not_end_is_killed(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a child inherits it
+    try:
+        process = started(["sh", "-c", "sleep 600; true"], os.environ, tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    (tmp_path / ERR).write_text("waiting for a shard")
+    run = ChildRun(process, tmp_path, tmp_path / "run", 0, dict(os.environ))
+    with pytest.raises(RunFailed, match=r"(?s)0\.2 s of SIGINT.*killed.*waiting for a shard"):
+        run.end(0.2)
+    assert process.returncode == -signal.SIGKILL
+    assert run.end(0.2)[1] == "waiting for a shard", "it can be ended twice"
 
 
 # --- lost merges --------------------------------------------------------------------------------

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import random
+import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,11 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from archipelago.cli.main import app
-from archipelago.lab.wan import kernel, rig
+from archipelago.lab.wan import ceiling, kernel, rig
 from archipelago.lab.wan.delay import HEADER_BYTES, Delays, HeldPackets
-from archipelago.lab.wan.network import FILE, Network, WanRegion, parsed, read
+from archipelago.lab.wan.network import FILE, MARK, Network, WanRegion, parsed, read
 from cluster.launch.wan_settings import settings_for
-from coordinator.errors import UserMistake
+from coordinator.errors import RunFailed, UserMistake
 from tests.cluster.test_growth import seeded
 
 NAMES = ("eu", "us", "asia", "au")
@@ -54,6 +56,26 @@ def packet(source: int, destination: int, number: int, version: int = 4) -> byte
 def test_description_survives_its_file(made: Made) -> None:
     assert read("net", made.folder) == made.network
     assert parsed(made.file.read_text()).address(2) == "10.77.2.2"
+
+
+def test_both_ends_of_the_ceiling_are_processes_of_the_network(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`archipelago wan down` finds the processes of a crashed command by this variable."""
+    marks = tmp_path / "marks"
+    fake = tmp_path / "ip"
+    fake.write_text(f'#!/bin/sh\necho "$7 ${MARK}" >> {marks}\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(RunFailed, match="the regions of net cannot reach each other"):
+        ceiling.measure(made.network)
+    assert sorted(marks.read_text().splitlines()) == ["send net", "serve net"]
+
+
+def test_connection_over_which_nothing_arrives_ends_the_measurement() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(TimeoutError):
+        ceiling.arriving_gbit(ours, 0.05)
 
 
 def test_unknown_networks_and_regions_are_named(made: Made) -> None:

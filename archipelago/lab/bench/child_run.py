@@ -128,12 +128,20 @@ class ChildRun:
         self.kill(target, kind)
         self.until_all_contribute(life + 1, victim)
 
-    def end(self) -> tuple[dict[str, Any], str]:
-        """Stop the run gracefully, and return its summary, empty if it failed, and its errors."""
+    def end(self, within_s: float = LONGEST_WAIT_S) -> tuple[dict[str, Any], str]:
+        """Stop the run gracefully, and return its summary, empty if it failed, and its errors.
+
+        Errors: `RunFailed` if it does not end within `within_s` seconds; it is killed then.
+        """
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGINT)
-        self.process.wait(LONGEST_WAIT_S)
+        is_killed = killed_if_late(self.process, within_s)
         out, err = ((self.output / name).read_text() for name in (OUT, ERR))
+        if is_killed:
+            raise RunFailed(
+                f"the run did not end within {within_s:g} s of SIGINT, so it was killed; the end "
+                f"of its standard error:\n{err[-2000:]}"
+            )
         figures = read_figures(out) if out.strip() else {}
         return ({} if "error" in figures else figures), err
 
@@ -208,13 +216,27 @@ def started(
         )
 
 
+def killed_if_late(process: subprocess.Popen[Any], within_s: float) -> bool:
+    """Wait for a process with a session of its own, and kill its group after `within_s` seconds.
+
+    Return whether it was killed.
+    """
+    try:
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return True
+    return False
+
+
 @contextmanager
 def several(nodes: int) -> Generator[Raylets]:
     """Start a Ray cluster on this machine, of `nodes` nodes with room for one island each.
 
     The cluster ends with the block, or with this process.
 
-    Errors: `RunFailed` if it does not start.
+    Errors: `RunFailed` if it does not start, or does not end within minutes.
     """
     settings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     process = subprocess.Popen(
@@ -234,4 +256,8 @@ def several(nodes: int) -> Generator[Raylets]:
         yield Raylets(address, settings)
     finally:
         process.stdin.close()
-        process.wait(LONGEST_WAIT_S)
+        if killed_if_late(process, LONGEST_WAIT_S):
+            raise RunFailed(
+                f"the Ray cluster of {nodes} nodes did not end within {LONGEST_WAIT_S:g} s, so it "
+                "was killed; `ps` shows whether a raylet is left"
+            )

@@ -10,6 +10,7 @@ all-reduce with the whole step, which no real one can.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import time
@@ -23,7 +24,7 @@ from archipelago.lab.bench.wan_ring import RingPlan
 from archipelago.lab.bench.wan_run import driver, python_in, transfer
 from archipelago.lab.bench.wan_samples import PARTS, ByteSampler, first_link
 from archipelago.lab.wan import ceiling, kernel, nodes, rig
-from archipelago.lab.wan.network import Network
+from archipelago.lab.wan.network import MARK, Network
 from cluster.storage.files import json_text
 from coordinator.errors import RunFailed
 
@@ -253,6 +254,7 @@ def _ring(network: Network, plan: RingPlan) -> dict[str, Any]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            env={**os.environ, MARK: network.name},
         )
         for rank in range(len(addresses))
     ]

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
 import time
 
 from archipelago.lab.wan.kernel import inside
-from archipelago.lab.wan.network import Network
+from archipelago.lab.wan.network import MARK, Network
 from coordinator.errors import RunFailed
 
 PORT = 5177
@@ -38,6 +39,7 @@ def measure(network: Network) -> float:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            env={**os.environ, MARK: network.name},
         )
         for region, words in ends
     ]
@@ -57,12 +59,22 @@ def _serve(address: str) -> None:
     with socket.create_server((address, PORT)) as server:
         server.settimeout(WITHIN_S)
         connection, _ = server.accept()
-        buffer, total = bytearray(PIECE_BYTES), 0
-        counts_from_s = time.monotonic() + RAMP_S
-        while count := connection.recv_into(buffer):
-            if time.monotonic() > counts_from_s:
-                total += count
-        print(8e-9 * total / (time.monotonic() - counts_from_s))
+        with connection:
+            print(arriving_gbit(connection))
+
+
+def arriving_gbit(connection: socket.socket, within_s: float = WITHIN_S) -> float:
+    """Return the Gbit/s that arrive over a connection until its other end is closed.
+
+    Errors: `TimeoutError` if nothing arrives for `within_s` seconds.
+    """
+    connection.settimeout(within_s)
+    buffer, total = bytearray(PIECE_BYTES), 0
+    counts_from_s = time.monotonic() + RAMP_S
+    while count := connection.recv_into(buffer):
+        if time.monotonic() > counts_from_s:
+            total += count
+    return 8e-9 * total / (time.monotonic() - counts_from_s)
 
 
 def _send(address: str, for_s: float) -> None:
