@@ -114,6 +114,11 @@ def wan(
             methods_elsewhere=None if full else ["data-parallel", "decoupled"],
             say=console.print,
         )
+        failed += [
+            f"{each['gbit_s']:g} Gbit/s, {each['rtt_ms']:g} ms: {each['why']}"
+            for each in figures.get("left_out", ())
+            if each["failed"]
+        ]
         for name, further in further_runs(regions, console.print, full=full).items():
             try:
                 figures[name] = further()

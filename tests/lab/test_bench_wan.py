@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +15,16 @@ import pytest
 
 from archipelago.cli.bench_wan import wan
 from archipelago.lab.bench.goals import GOALS, Goal, verdict
-from archipelago.lab.bench.wan import plan_of, speedup_of
+from archipelago.lab.bench.wan import over_points, plan_of, speedup_of
 from archipelago.lab.bench.wan_decoupled import DecoupledPlan, config_of
 from archipelago.lab.bench.wan_decoupled import plan_from as decoupled_from
-from archipelago.lab.bench.wan_points import MAIN, QUICK, predicted
+from archipelago.lab.bench.wan_points import MAIN, QUICK, WanPoint, predicted
 from archipelago.lab.bench.wan_ring import RingPlan, TcpRing, plan_from, train
+from archipelago.lab.bench.wan_run import output_of, output_of_members
+from archipelago.lab.wan.network import MARK, Network
+from archipelago.lab.wan.rig import LinksTooFast
 from cluster.storage.files import json_text
-from coordinator.errors import UserMistake
+from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
 
 
 def addresses() -> tuple[str, ...]:
@@ -107,3 +113,74 @@ def test_each_method_sends_the_bytes_that_it_should() -> None:
 def test_bulk_is_a_run_of_its_own(words: dict[str, Any]) -> None:
     with pytest.raises(UserMistake, match="is a run of its own: leave out the other options"):
         wan(**words)
+
+
+# --- failures -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [RunFailed("a driver hangs"), LinksTooFast("50 Gbit/s")])
+def test_points_that_fail_are_left_out_unless_they_are_the_last(error: ArchipelagoError) -> None:
+    first, last, seen, said = replace(MAIN, rtt_ms=30.0), MAIN, list[WanPoint](), list[str]()
+
+    def fails_at(bad: WanPoint) -> Callable[[WanPoint], None]:
+        def measure(point: WanPoint) -> None:
+            seen.append(point)
+            if point == bad:
+                raise error
+
+        return measure
+
+    (left_out,) = over_points([first, last], fails_at(first), said.append)
+    assert left_out == {
+        "gbit_s": 0.2, "rtt_ms": 30.0, "why": str(error), "failed": isinstance(error, RunFailed),
+    }  # fmt: skip
+    assert (seen, said) == ([first, last], [f"left out: 0.2 Gbit/s, 30 ms: {error}"])
+    with pytest.raises(type(error)):
+        over_points([first, last], fails_at(last), said.append)
+
+
+def test_command_that_hangs_is_killed_and_reported_with_the_end_of_its_errors() -> None:
+    command = ["sh", "-c", "echo some >&2; echo no route to eu >&2; exec sleep 600"]
+    with pytest.raises(RunFailed, match=r"(?s)^`sh -c .*within 1 s.*killed.*no route to eu$"):
+        output_of(command, os.environ, 1.0)
+    assert output_of(["sh", "-c", "echo a; echo b >&2"], os.environ, 60.0) == ("a\n", "b\n")
+
+
+@pytest.fixture
+def members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], list[str]]:
+    """Return a function that runs a shell script in place of a module in each of two regions."""
+    network = Network.planned("net", "10.77", ["eu", "us"], 0.2, 80.0)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    def run(script: str, within_s: float) -> list[str]:
+        fake = tmp_path / "ip"  # ip netns exec NAMESPACE PYTHON -m MODULE ARGUMENT
+        fake.write_text(f"#!/bin/sh\n{script}\n")
+        fake.chmod(0o755)
+        return output_of_members(network, "ring", ["first", "second"], within_s=within_s)
+
+    return run
+
+
+def test_members_are_processes_of_the_network(members: Callable[[str, float], list[str]]) -> None:
+    """`archipelago wan down` finds the processes of a crashed command by this variable."""
+    assert members(f'echo "$3 $7 ${MARK}"', 60.0) == [
+        "net-r0 first net\n",
+        "net-r1 second net\n",
+    ]
+
+
+def test_member_that_fails_is_named_with_its_output(
+    members: Callable[[str, float], list[str]],
+) -> None:
+    """The other one waits for it, and is killed."""
+    script = 'test $7 = second || exec sleep 600; echo "no route to eu" >&2; exit 3'
+    with pytest.raises(RunFailed) as failed:
+        members(script, 60.0)
+    assert str(failed.value) == (
+        "ring in us ended with exit code 3; its output ends with:\nno route to eu"
+    )
+
+
+def test_members_that_hang_are_named(members: Callable[[str, float], list[str]]) -> None:
+    with pytest.raises(RunFailed, match=r"(?s)ring in eu did not end within 1 s.*ring in us did"):
+        members("exec sleep 600", 1.0)

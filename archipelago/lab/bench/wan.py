@@ -10,9 +10,7 @@ all-reduce with the whole step, which no real one can.
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -21,10 +19,10 @@ from typing import Any
 from archipelago.lab.bench.wan_decoupled import BATCH_TOKENS, DecoupledPlan
 from archipelago.lab.bench.wan_points import REGIONS, STREAMING_OVERLAP, WanPoint, predicted
 from archipelago.lab.bench.wan_ring import RingPlan
-from archipelago.lab.bench.wan_run import driver, python_in, transfer
+from archipelago.lab.bench.wan_run import driver, output_of_members, transfer
 from archipelago.lab.bench.wan_samples import PARTS, ByteSampler, first_link
 from archipelago.lab.wan import ceiling, kernel, nodes, rig
-from archipelago.lab.wan.network import MARK, Network
+from archipelago.lab.wan.network import Network
 from cluster.storage.files import json_text
 from coordinator.errors import RunFailed
 
@@ -55,23 +53,20 @@ def wan(
 ) -> dict[str, Any]:
     """Measure methods at points; the last point decides `speedup`.
 
-    `methods_elsewhere`: those at the other points; None: the same. Other points whose links are too
-    fast for this machine are left out.
+    `methods_elsewhere`: those at the other points; None: the same. Other points that fail, or whose
+    links are too fast for this machine, are left out.
 
-    Errors: `UserMistake` without root or network tools; `RunFailed`.
+    Errors: `UserMistake` without root or network tools; `RunFailed` if the last point fails.
     """
-    rows, left_out = list[dict[str, Any]](), list[dict[str, Any]]()
+    rows = list[dict[str, Any]]()
     figures: dict[str, Any] = {"scaled_point": points[-1].scaled, "rows": rows}
-    for point in points:
+
+    def measure(point: WanPoint) -> None:
         last_one = point == points[-1]
         here = methods if last_one or methods_elsewhere is None else methods_elsewhere
-        try:
-            figures |= _at(point, here, choices, periods, rows, say, objects=last_one)
-        except rig.LinksTooFast as error:
-            if last_one:
-                raise
-            say(f"left out: {point.gbit:g} Gbit/s, {point.rtt_ms:g} ms: {error}")
-            left_out.append({"gbit_s": point.gbit, "rtt_ms": point.rtt_ms, "why": str(error)})
+        figures.update(_at(point, here, choices, periods, rows, say, objects=last_one))
+
+    left_out = over_points(points, measure, say)
     if left_out:
         figures["left_out"] = left_out
     last = {row["method"]: row for row in rows[-len(methods) :]}
@@ -85,6 +80,33 @@ def wan(
     if at_once:
         figures["ring_link_fraction"] = min(row["link_fraction"] for row in at_once)
     return figures
+
+
+def over_points(
+    points: Sequence[WanPoint],
+    measure: Callable[[WanPoint], None],
+    say: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """Measure at all points, and return those that were left out, each with `why` and `failed`.
+
+    A point is left out if it is not the last one, and its measurement fails (`failed` is True) or
+    its links are too fast for this machine. The points before it may have taken an hour.
+
+    Errors: `UserMistake` without root or network tools; `RunFailed` if the last point fails.
+    """
+    left_out = list[dict[str, Any]]()
+    for point in points:
+        try:
+            measure(point)
+        except (rig.LinksTooFast, RunFailed) as error:
+            if point == points[-1]:
+                raise
+            say(f"left out: {point.gbit:g} Gbit/s, {point.rtt_ms:g} ms: {error}")
+            left_out.append({
+                "gbit_s": point.gbit, "rtt_ms": point.rtt_ms, "why": str(error),
+                "failed": isinstance(error, RunFailed),
+            })  # fmt: skip
+    return left_out
 
 
 def speedup_of(decoupled: Mapping[str, Any], parallel: Mapping[str, Any]) -> dict[str, float]:
@@ -136,7 +158,10 @@ def spread(point: WanPoint, say: Callable[[str], None]) -> dict[str, Any]:
 
     Errors: `UserMistake` without root or network tools; `RunFailed`.
     """
-    rows = wan([point, replace(point, spread=True)], methods=["decoupled"], say=say)["rows"]
+    figures = wan([point, replace(point, spread=True)], methods=["decoupled"], say=say)
+    if left_out := figures.get("left_out"):
+        raise RunFailed(f"all shards in the first region: {left_out[0]['why']}")
+    rows = figures["rows"]
     one, each = (row["effective_every"] for row in rows)
     return {"one_region_every": one, "each_region_every": each, "every": point.every, "rows": rows}
 
@@ -248,24 +273,8 @@ def _ring(network: Network, plan: RingPlan) -> dict[str, Any]:
     addresses = [network.address(region.number) for region in network.regions]
     fields = asdict(replace(plan, addresses=tuple(addresses)))
     module = "archipelago.lab.bench.wan_ring"
-    started = [
-        subprocess.Popen(
-            python_in(network, rank, module, json_text(fields | {"rank": rank})),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, MARK: network.name},
-        )
-        for rank in range(len(addresses))
-    ]
-    try:
-        outputs = [each.communicate(timeout=RING_S)[0] for each in started]
-    finally:
-        for each in started:
-            each.kill()
-            each.communicate()
-    if any(each.returncode for each in started):
-        raise RunFailed(f"a member of the ring failed: {outputs[0][-2000:]}")
+    arguments = [json_text(fields | {"rank": rank}) for rank in range(len(addresses))]
+    outputs = output_of_members(network, module, arguments, within_s=RING_S)
     time.sleep(0.5)  # its connections are gone
     figures: dict[str, Any] = json.loads(outputs[0].splitlines()[-1])
     return figures
