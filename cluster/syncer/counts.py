@@ -164,6 +164,8 @@ class Counts:
     """Processes of shards that have ended."""
     owner: int = 0
     """The number of the owner that the run has; 0: it is not known."""
+    owner_is_new: bool = False
+    """Whether the syncer of this owner has not resumed the run yet."""
 
     def watched(self, island: Island) -> Watched:
         """Return the measurements of an island; begin some if it is not configured."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from cluster.syncer import run_time
 from cluster.syncer.counts import RECOVERIES_KEPT, SPANS_KEPT, Counts, smoothed
 from coordinator.errors import RunFailed
 from coordinator.protocol import Adopted, Life, Report, Vitals
@@ -89,6 +90,36 @@ def advanced(counts: Counts, start_s: float, stop_s: float) -> None:
     if len(spans) > SPANS_KEPT and math.isnan(counts.stopping_s):
         start_s, stop_s = spans.pop(0)
         counts.up_before_s += stop_s - start_s
+
+
+def owned(counts: Counts, owner: int, now_s: float) -> None:
+    """Note the owner that the run has from `now_s` on.
+
+    A new owner holds no devices yet, and starts other processes: no island is refused any more.
+    """
+    if owner != counts.owner:
+        if counts.owner > 0:
+            run_time.held(counts, {}, max(now_s, counts.held_since_s))
+        counts.owner, counts.owner_is_new = owner, True
+        admit_all(counts)
+
+
+def resumed(counts: Counts) -> None:
+    """Count a restart of the syncer.
+
+    The last refusal and the change of the owner have the same time, so that a replay may count the
+    refusal last. The first restart under an owner clears it. Later ones keep the refusals, because
+    those islands do not ask again.
+    """
+    if counts.owner_is_new:
+        counts.owner_is_new = False
+        admit_all(counts)
+
+
+def admit_all(counts: Counts) -> None:
+    """Remove the refusals of all islands."""
+    for watched in counts.islands.values():
+        watched.refused, watched.rejected = "", False
 
 
 def hopeless(counts: Counts) -> RunFailed | None:

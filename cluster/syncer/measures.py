@@ -98,6 +98,7 @@ class Measures:
             self.reported(event, now_s)
         if isinstance(event, Resume):  # everything was read back from the storage
             self._counts.troubles.clear()
+            island_measures.resumed(self._counts)
         self._links.saw(self._counts.links, after, event, effects, now_s)
         if isinstance(event, Arrived):
             self._counts.up_bytes += event.contribution.bytes
@@ -196,9 +197,7 @@ class Measures:
 
         `now_s` is the time of the last event before, so no hours count in which nothing ran.
         """
-        if owner != self._counts.owner > 0:
-            self.held({}, max(now_s, self._counts.held_since_s))
-        self._counts.owner = owner
+        island_measures.owned(self._counts, owner, now_s)
 
     def looked(self, processes: ProcessStarts | None, now_s: float) -> None:
         """Note the starts of islands' processes that the fleet has seen."""

@@ -13,6 +13,7 @@ from coordinator import ledger
 from coordinator.advance import advance
 from coordinator.codec import Wire
 from coordinator.errors import RunFailed
+from coordinator.frozen import replace
 from coordinator.protocol import (
     Adopted,
     Arrived,
@@ -28,6 +29,7 @@ from coordinator.protocol import (
     Merged,
     Progress,
     Report,
+    Resume,
     Stop,
     Stored,
     Version,
@@ -234,6 +236,34 @@ def test_run_that_refuses_all_islands_is_hopeless() -> None:
     told.say(3, Stop("enough"))
     told.measures.refused(B, "the run is stopping")
     assert told.hopeless() is None, "whoever comes too late is refused, and rightly"
+
+
+def test_run_that_refused_all_islands_can_be_resumed_with_new_processes() -> None:
+    """The cause is mended, and the islands of the new owner have not asked yet."""
+    told, owner = Told(), 1
+    told.measures.owned(owner, 0)
+    resume = Resume(1, tuple(each.version for each in told.state.fragments))
+
+    def refuse_all() -> None:
+        for island in (A, B):
+            told.measures.refused(island, "its source is x, the syncer's is y")
+        told.measures.held({A: "g", B: "g"}, 1)
+
+    refuse_all()
+    for before_owner in (True, False):  # a replay may count both in either order
+        assert told.hopeless() is not None
+        owner += 1
+        told.measures.owned(owner, 1)
+        if not before_owner:
+            refuse_all()
+        told.say(1, resume)
+        told.measures.held({A: "g", B: "g"}, 2)
+        assert told.hopeless() is None
+        assert not any("source" in each["why"] for each in told.status(2)["islands"])
+        refuse_all()
+    told.measures.owned(owner, 3)
+    told.say(3, replace(resume, generation=2))
+    assert told.hopeless() is not None, "the same owner has the same processes"
 
 
 def test_island_that_left_gives_no_hope() -> None:
