@@ -213,9 +213,9 @@ class Keeper:
             if not self._memory.is_current:
                 self._remember()
             self._publish_alerts()
-        if (status := self._board.published()) is not None:
-            (self._records.alerted if view is None else self._records.look)(status)
-            self._board.publish_events(self._records.recent)
+        status = self._board.status()
+        (self._records.alerted if view is None else self._records.look)(status)
+        self._board.publish_events(self._records.recent)
         if view is None:
             return None
         if view.phase is not Phase.FINISHED:
@@ -227,7 +227,7 @@ class Keeper:
             self._layout, check=lambda: own.check(again=True), began=self._began
         )
         self._publish_alerts()
-        if outcome is not None and status is not None:
+        if outcome is not None:
             self._records.end(status, outcome.summary)
         return outcome
 

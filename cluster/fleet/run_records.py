@@ -21,8 +21,9 @@ from cluster.fleet.run_events import (
     fault_events,
     scale_events,
 )
+from cluster.fleet.status_view import starting_status
 from cluster.fleet.tracking import Trackers
-from cluster.fleet.trouble_events import alert_events
+from cluster.fleet.trouble_events import alert_events, with_open_alerts
 from cluster.names import group_name
 from cluster.status import EventStatus, RunStatus
 from cluster.storage.files import json_text
@@ -31,6 +32,8 @@ from coordinator.protocol import Island
 log = logging.getLogger("archipelago.fleet")
 EVENTS_SHOWN = 64
 """The newest events that a status has; a terminal that looks every few seconds misses none."""
+EVENTS_READ = 4096
+"""The newest events of an earlier fleet in which alerts are sought that are not over."""
 
 
 class RunRecords:
@@ -64,10 +67,13 @@ class RunRecords:
 
     def __enter__(self) -> RunRecords:
         """Read the last lines of an earlier fleet, and start the trackers."""
-        self._before = self._files.last_status()
+        before = self._files.last_status()
+        events = self._files.last_events(EVENTS_READ)
+        seen = before or starting_status(self._run_dir.name, self._config)
+        seen = with_open_alerts(seen, events)
+        self._before = seen if before is not None or seen.get("alerts") else None
         self._wanted = _by_group(self._requests.desired)
-        self.recent = self._files.last_events(EVENTS_SHOWN)
-        before = self._before
+        self.recent = events[-EVENTS_SHOWN:]
         self._trackers = Trackers.start(
             self._config,
             self._run_dir,
@@ -104,8 +110,15 @@ class RunRecords:
             self._ray_metrics.look(status)
 
     def alerted(self, status: RunStatus) -> None:
-        """Record only the events about the alerts of a status whose other parts are not new."""
-        self._note(alert_events(self._before, status), status, self._now_s())
+        """Record only the events about the alerts of a status whose other parts are not new.
+
+        If the fleet has no status of the syncer yet, the other parts are those of the last row.
+        """
+        if (before := self._before) is None and not status.get("alerts"):
+            return
+        if before is not None and status["figures"] is None:
+            status = {**before, "alerts": status.get("alerts", [])}
+        self._note(alert_events(before, status), status, self._now_s())
         self._before = status
 
     def end(self, status: RunStatus, summary: Mapping[str, object]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from cluster.fleet.event_kinds import EventKind, RunEvent
 from cluster.status import LinkStatus, RunStatus
@@ -30,6 +30,48 @@ def alert_events(before: RunStatus | None, after: RunStatus) -> Iterator[RunEven
                 yield RunEvent("alert over", begun.why, f"over: {begun.why}")
 
 
+def open_troubles(events: Iterable[Mapping[str, object]]) -> dict[tuple[EventKind, str], str]:
+    """Return the troubles that are not over after these events, oldest first, each with its text.
+
+    The kinds are alerts, refused writes and a loss outside its band. The key of an alert is that of
+    `_troubles`: its numbers may change meanwhile.
+    """
+    found: dict[tuple[EventKind, str], str] = {}
+    for event in events:
+        kind, why, text = (str(event.get(key, "")) for key in ("kind", "why", "text"))
+        match kind:
+            case "alert":
+                found["alert", _numberless(why)] = why
+            case "alert over":
+                found.pop(("alert", _numberless(why)), None)
+            case "durability" if text.startswith(NOT_DURABLE):
+                found["durability", _numberless(why)] = text
+            case "durability":
+                found.pop(("durability", _numberless(why)), None)
+            case "band" if text.startswith(LEFT_ITS_BAND):
+                found["band", ""] = text
+            case "band":
+                found.pop(("band", ""), None)
+            case _:
+                pass
+    return found
+
+
+def with_open_alerts(status: RunStatus, events: Iterable[Mapping[str, object]]) -> RunStatus:
+    """Return a status that also has the alerts which began after it and are not over."""
+    known = _troubles(status)
+    more = [
+        why
+        for (kind, key), why in open_troubles(events).items()
+        if kind == "alert" and (kind, key) not in known
+    ]
+    return {**status, "alerts": [*status.get("alerts", ()), *more]} if more else status
+
+
+def _numberless(why: str) -> str:
+    return re.sub(r"\d+", "#", why)
+
+
 def _troubles(status: RunStatus | None) -> dict[tuple[EventKind, str], RunEvent]:
     """Return what needs a person now, by kind and text without numbers: alerts, refused writes."""
     found: list[RunEvent] = []
@@ -42,7 +84,7 @@ def _troubles(status: RunStatus | None) -> dict[tuple[EventKind, str], RunEvent]
             found.append(RunEvent("alert", why, f"damaged when the run came back: {why}"))
             alerts.append(figures.get("trouble", ""))
         found.extend(RunEvent("alert", why, f"ALERT: {why}") for why in alerts)
-    return {(each.kind, re.sub(r"\d+", "#", each.why)): each for each in found if each.why}
+    return {(each.kind, _numberless(each.why)): each for each in found if each.why}
 
 
 def loss_events(before: RunStatus | None, after: RunStatus) -> Iterator[RunEvent]:

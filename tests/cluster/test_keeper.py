@@ -700,6 +700,35 @@ def test_run_waits_for_the_storage_of_its_syncer_with_an_alert(tmp_path: Path) -
     assert len(rows) < 10, "no row repeats an old status"
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [([silent] * 2, []), ([silent] * 2, [silent] * 2), ([], [silent] * 2)],
+    ids=["over at the restart", "over after it", "began after it"],
+)
+def test_alert_of_an_outage_ends_although_the_fleet_restarts(
+    tmp_path: Path,
+    left_by_a_killed_fleet: LeftByAKilledFleet,
+    before: list[Callable[[], View]],
+    after: list[Callable[[], View]],
+) -> None:
+    """The last row of metrics.jsonl is older than the outage and has no alert."""
+
+    def dies() -> View:
+        raise Killed
+
+    cluster = FakeCluster(config_of(2), [LIVE, *before, dies])
+    left_by_a_killed_fleet(cluster, tmp_path / "run", lambda _: None)
+    second = fleet_of(cluster.config, cluster, tmp_path / "run")
+    cluster.script = [*after, LIVE, FINISHED]
+    second.keep()
+    assert error_of(second) is None
+    events = [json.loads(line) for line in (tmp_path / "run" / EVENTS).read_text().splitlines()]
+    mine = [each["kind"] for each in events if "cannot come back yet: EIO" in each["why"]]
+    assert mine == ["alert", "alert over"]
+    texts = [each["text"] for each in events]
+    assert len(texts) == len({*texts}), "no other event is repeated"
+
+
 def test_run_without_its_storage_stops_once_its_model_is_saved(tmp_path: Path) -> None:
     cluster = FakeCluster(config_of(2))
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from archipelago.lab.report.stage_faults import (
 from cluster.config.interval_inputs import model_bytes
 from cluster.config.load import parse
 from cluster.config.schema import Config
-from cluster.fleet.trouble_events import LEFT_ITS_BAND, NOT_DURABLE
+from cluster.fleet.trouble_events import open_troubles
 from coordinator.errors import UserMistake
 
 PLAN_KEYS = ("every", "wire")
@@ -62,7 +61,7 @@ def stage_facts(
         kills=[*kills(record)],
         cuts=[*cuts(record, config)],
         uptime=record.summary.get("uptime"),
-        alerts=[*_alerts(record.events)],
+        alerts=[*open_troubles(record.events).values()],
         unsound_ends=[*_unsound_ends(record)],
     )
 
@@ -131,27 +130,3 @@ def _most_steps(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         for name, island in islands_in(row).items():
             found[name] = max(found.get(name, 0), island["steps"])
     return found
-
-
-def _alerts(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the troubles that were not over at the end: alerts, refused writes, the loss's band."""
-    open_alerts: dict[tuple[str, str], str] = {}
-    for event in events:
-        kind, why, text = (str(event.get(key, "")) for key in ("kind", "why", "text"))
-        numberless = re.sub(r"\d+", "#", why)  # its numbers change meanwhile
-        match kind:
-            case "alert":
-                open_alerts["alert", numberless] = why
-            case "alert over":
-                open_alerts.pop(("alert", numberless), None)
-            case "durability" if text.startswith(NOT_DURABLE):
-                open_alerts["durability", numberless] = text
-            case "durability":
-                open_alerts.pop(("durability", numberless), None)
-            case "band" if text.startswith(LEFT_ITS_BAND):
-                open_alerts["band", ""] = text
-            case "band":
-                open_alerts.pop(("band", ""), None)
-            case _:
-                pass
-    yield from open_alerts.values()
