@@ -150,9 +150,16 @@ def row_of(
     now_s: float,
     *,
     queue_s: float,
-    down: bool,
+    wanted: bool,
+    served: bool,
 ) -> LinkStatus:
-    """Return the status of one direction of a link."""
+    """Return the status of one direction of a link.
+
+    `wanted`: whether the link has islands. `served`: whether the syncer has a shard. A link that is
+    down is neither slow nor lagging.
+    """
+    down = wanted and served and is_down(record, now_s)
+    carries = wanted and not down
     rates = [rate for rate, _ in record.medians]
     usual = statistics.median(rates) if rates else None
     spread = None
@@ -171,7 +178,7 @@ def row_of(
         spread=spread,
         utilisation=utilisation(record, usual, now_s),
         queue_s=queue_s,
-        lagging=is_lagging(record),
-        slow=is_slow(record),
+        lagging=carries and is_lagging(record),
+        slow=carries and is_slow(record),
         down=down,
     )

@@ -239,6 +239,26 @@ def test_link_of_a_lost_island_is_down_for_ten_minutes_and_not_for_ever() -> Non
     assert not story.link("us", "up", 1.0 + LOST_S + 60.0)["down"]
 
 
+def test_link_that_is_down_or_has_no_islands_is_not_slow_or_late() -> None:
+    """A slow region that was scaled to 0 was once reported until the run ended."""
+    story = RuleStory()
+    record = story.measures.counts.links.setdefault("us up", LinkCounts())
+    now_s = fed(record, fed(record, -718.0, 600, seconds=1.0), 120, seconds=3.0)
+
+    def troubles_at(at_s: float) -> set[str]:
+        link = story.link("us", "up", at_s)
+        return {each for each in ("slow", "lagging", "down") if link[each]}
+
+    assert troubles_at(now_s) == {"slow", "lagging"}
+    assert troubles_at(now_s + DOWN_S + 1) == {"down"}
+    every = tuple(Fragment(p) for p in range(len(story.state.fragments)))
+    story.happens(now_s, ShardLost(every))
+    assert troubles_at(now_s) == {"slow", "lagging"}, "an outage of the shards ends no trouble"
+    story.happens(now_s, ShardBack(every))
+    story.happens(now_s, Lost(life("b", 2), "its process ended"))
+    assert troubles_at(now_s + LOST_S + 1) == set()
+
+
 def test_no_link_is_down_while_all_shards_are_away_or_at_once_after() -> None:
     """The links were once called down when the shard was, and operators looked at the network."""
     story = RuleStory()
