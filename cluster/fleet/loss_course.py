@@ -43,9 +43,14 @@ class LossCourse:
         self._remember()
 
     def judged(self, status: RunStatus) -> RunStatus:
-        """Return a status with the comparison of its newest evaluation."""
+        """Return a status with the comparison of its newest evaluation.
+
+        A run that went back to an earlier state is compared from there.
+        """
         if self._expectation is None:
             return status
+        if status["t"] < self._t:
+            self._t, self._last = -1, None
         if status["heldout"] and (newest := status["heldout"][-1])[0] > self._t:
             self._t, loss = newest
             self._last = judged(self._expectation, self._t, status["tokens_trained"], loss)

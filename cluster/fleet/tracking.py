@@ -165,10 +165,15 @@ class Trackers:
         return "; ".join(found) or None
 
     def log(self, status: RunStatus, unix_s: float) -> None:
-        """Hand a status to all trackers: new evaluations, and the rest every `EVERY_S` seconds."""
+        """Hand a status to all trackers: new evaluations, and the rest every `EVERY_S` seconds.
+
+        If the run went back to an earlier state, the evaluations up to that state were logged.
+        """
         if not self._threads:
             return
         tokens = status["tokens_trained"]
+        if self._evaluated is not None and status["t"] < self._evaluated[0]:
+            self._evaluated = status["heldout"][-1] if status["heldout"] else None
         for t, loss in status["heldout"]:
             known = self._evaluated
             if known is None or t > known[0] or (t == known[0] and loss != known[1]):

@@ -88,7 +88,11 @@ def _troubles(status: RunStatus | None) -> dict[tuple[EventKind, str], RunEvent]
 
 
 def loss_events(before: RunStatus | None, after: RunStatus) -> Iterator[RunEvent]:
-    """Yield an event if the loss leaves its band or returns, and one for spikes of an island."""
+    """Yield an event if the loss leaves its band or returns, and one for spikes of an island.
+
+    A loss outside that is no longer compared has an event, too: the run went back to a state for
+    which no loss is expected, or the expectation is gone.
+    """
     was, now = (before or {}).get("expected"), after.get("expected")
     was_inside = was is None or was["inside"]
     if now is not None and now["inside"] is not was_inside:
@@ -99,6 +103,9 @@ def loss_events(before: RunStatus | None, after: RunStatus) -> Iterator[RunEvent
         )
         text = "the loss is inside its band again" if now["inside"] else LEFT_ITS_BAND
         yield RunEvent("band", why, f"{text}: {why}")
+    if now is None and not was_inside:
+        why = f"no expected loss is known after {after['tokens_trained']:,} tokens"
+        yield RunEvent("band", why, f"the loss is not compared at present: {why}")
     known = {each["island"]: each.get("loss_spikes", 0) for each in (before or after)["islands"]}
     for island in after["islands"]:
         name, count = island["island"], island.get("loss_spikes", 0)

@@ -226,6 +226,25 @@ def test_fleet_that_restarts_does_not_compare_an_evaluation_again(tmp_path: Path
     assert again.get("expected") == outside.get("expected") is not None
 
 
+def test_run_that_went_back_is_compared_from_there(tmp_path: Path) -> None:
+    """The band was once kept until the run passed its last evaluation a second time."""
+    course = course_of(tmp_path)
+    outside = course.judged(at(9, 1000, (2, 4.1), (8, 3.6)))
+    (tmp_path / LOOKS).write_text(metrics_line(outside, 1.0) + "\n")
+    later = LossCourse(config_of(expected=str(tmp_path / "curve.csv")), tmp_path)
+    later.begin(1)
+    looks = [later.judged(each) for each in (
+        at(1, 50), at(3, 100, (2, 4.1)), at(6, 1000, (2, 4.1), (5, 3.1)),
+    )]  # fmt: skip
+    bands = [each.text for each in events_between(outside, looks[0]) if each.kind == "band"]
+    assert bands == [
+        "the loss is not compared at present: no expected loss is known after 50 tokens"
+    ]
+    back = [each.get("expected") for each in looks]
+    assert back[0] is None
+    assert [each and (each["t"], each["inside"]) for each in back[1:]] == [(2, True), (5, True)]
+
+
 def test_source_that_is_gone_is_an_alert_and_no_end(tmp_path: Path) -> None:
     config = config_of(expected=str(tmp_path / "gone.csv"))
     board = StatusBoard(tmp_path, config)

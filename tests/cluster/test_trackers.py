@@ -126,6 +126,16 @@ def test_evaluations_are_logged_once_over_a_restart(tmp_path: Path) -> None:
     assert logged == [3.5, 3.25]
 
 
+def test_evaluations_are_logged_after_the_run_went_back(tmp_path: Path) -> None:
+    Kept.made.clear()
+    trackers = Trackers.start(config_of(OWN), tmp_path, resumed=True, evaluated=(8, 3.5))
+    trackers.log(status(5, 500, heldout=[(0, 5.0), (4, 4.0)]), 1.0)
+    trackers.log(status(7, 700, heldout=[(0, 5.0), (4, 4.0), (6, 3.75)]), 2.0)
+    trackers.close(WITHIN_S)
+    logged = [e.values["eval/loss"] for e in Kept.made[0].logged if "eval/loss" in e.values]
+    assert logged == [3.75], "each once"
+
+
 def test_hanging_tracker_costs_only_its_values(tmp_path: Path) -> None:
     hangs, entered = threading.Event(), threading.Event()
 
