@@ -26,10 +26,15 @@ class Exporter:
     """
 
     def __init__(
-        self, run_dir: Path, monitor: MonitorConfig, status: Callable[[], RunStatus | None]
+        self,
+        run_dir: Path,
+        monitor: MonitorConfig,
+        status: Callable[[], RunStatus | None],
+        starting: Callable[[], RunStatus] | None = None,
     ) -> None:
+        """Open nothing yet; `status` and `starting`: as for `HttpPort`."""
         self._monitor, self._run = monitor, run_dir.name
-        self._run_dir, self._status = run_dir, status
+        self._run_dir, self._status, self._starting = run_dir, status, starting
         self._files = [run_dir / TARGET]
         if not monitor.ray_metrics:
             self._files.append(targets_of(monitor) / f"{run_dir.name}.json")
@@ -80,7 +85,7 @@ class Exporter:
         host, port = self._monitor.metrics_host, self._monitor.metrics_port
         history = self._run_dir / LOOKS
         try:
-            self._server = HttpPort(self._status, self._token, host, port, history)
+            self._server = HttpPort(self._status, self._token, host, port, history, self._starting)
         except OSError as error:
             return (
                 f"monitor.metrics_port: {host}:{port} cannot be listened at: {error.strerror}; "

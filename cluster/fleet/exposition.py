@@ -8,9 +8,10 @@ labels of a sample are made once. A test reads both texts and compares all sampl
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
-from cluster.fleet.metrics import METRICS
+from cluster.fleet.metrics import METRICS, Declared
 from cluster.status import RunStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -18,10 +19,14 @@ LABELS_KEPT = 65_536
 """The most texts of labels that are kept; the ones least recently used are dropped."""
 
 
-def metrics_text(status: RunStatus) -> str:
-    """Return every metric, read from one status, so that a scrape is consistent."""
+OF_THE_FLEET = tuple(metric for metric in METRICS if metric.name == "alerts")
+"""The metrics that are known before the first status of the syncer."""
+
+
+def metrics_text(status: RunStatus, metrics: Sequence[Declared] = METRICS) -> str:
+    """Return these metrics, read from one status, so that a scrape is consistent."""
     lines, run = list[str](), status["run"]
-    for metric in METRICS:
+    for metric in metrics:
         name, names = metric.full_name, ("run", *metric.labels)
         lines.append(f"# HELP {name} {_escaped_help(metric.help)}\n# TYPE {name} {metric.kind}\n")
         lines += [

@@ -21,7 +21,7 @@ from pathlib import Path
 from aiohttp import web
 
 from cluster.fleet import http_server
-from cluster.fleet.exposition import CONTENT_TYPE, metrics_text
+from cluster.fleet.exposition import CONTENT_TYPE, OF_THE_FLEET, metrics_text
 from cluster.fleet.http_access import Access, AskedPage, Verdict, page_url
 from cluster.fleet.http_server import Connections, HttpServer
 from cluster.fleet.page_feed import PageFeed
@@ -116,12 +116,16 @@ class HttpPort:
         host: str,
         port: int,
         history: Path,
+        starting: Callable[[], RunStatus] | None = None,
     ) -> None:
-        """Listen on a thread. `history`: the metrics log of an earlier process of the run.
+        """Listen on a thread.
+
+        `history`: the metrics log of an earlier process of the run. `starting`: returns a status
+        that has only the alerts of the fleet, while `status` returns None.
 
         Errors: `OSError` if the port cannot be opened.
         """
-        self._status, self._feed = status, PageFeed()
+        self._status, self._starting, self._feed = status, starting, PageFeed()
         self._history, self._host = history, host
         names = frozenset({host, socket.gethostname()})
         self._access = Access(token, names, lambda: secrets.token_urlsafe(24))
@@ -202,9 +206,12 @@ class HttpPort:
         return web.Response(body=content, headers={"Content-Type": f"{kind}; charset=utf-8"})
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        seen = self._status()
-        text = b"" if seen is None else metrics_text(seen).encode()
-        response = web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
+        text = ""
+        if (seen := self._status()) is not None:
+            text = metrics_text(seen)
+        elif self._starting is not None:  # the counters of an earlier fleet are not known
+            text = metrics_text(self._starting(), OF_THE_FLEET)
+        response = web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
         response.enable_compression()
         return response
 

@@ -107,7 +107,7 @@ class Keeper:
             Preemptions(config, cluster, inbox), self._remember,
         )  # fmt: skip
         self._memory = FleetMemoryWriter(depot, islands, requests, self.injection)
-        self._exporter = Exporter(run_dir, config.monitor, board.published)
+        self._exporter = Exporter(run_dir, config.monitor, board.published, board.status)
         self._records = RunRecords(run_dir, config, self.injection.struck, requests)
         self._shutdown = Shutdown(config, run_dir, self._depot, cluster, islands, core, requests)
         self.errors = ErrorBudget()

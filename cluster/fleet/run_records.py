@@ -49,11 +49,12 @@ class RunRecords:
         faults: deque[InjectedFault],
         requests: Requests,
         now_s: Callable[[], float] = time.time,
+        ray_metrics: RayMetrics | None = None,
     ) -> None:
         """Prepare the records.
 
         `faults`: injected faults that no event has yet; any thread adds some. `requests`: name the
-        islands that the run should have.
+        islands that the run should have. `ray_metrics`: for `monitor.ray_metrics`; None: new ones.
         """
         self._run_dir, self._config = run_dir, config
         self._files = RecordFiles(run_dir, config.monitor.metrics_mb)
@@ -61,7 +62,8 @@ class RunRecords:
         self._before: RunStatus | None = None
         self._wanted: dict[str, int] = {}
         self._trackers = Trackers()
-        self._ray_metrics = RayMetrics() if config.monitor.ray_metrics else None
+        on_ray = config.monitor.ray_metrics
+        self._ray_metrics = (ray_metrics or RayMetrics()) if on_ray else None
         self.recent: tuple[EventStatus, ...] = ()
         """The newest events, oldest first; also those of an earlier fleet."""
 
@@ -120,6 +122,8 @@ class RunRecords:
             status = {**before, "alerts": status.get("alerts", [])}
         self._note(alert_events(before, status), status, self._now_s())
         self._before = status
+        if self._ray_metrics is not None:
+            self._ray_metrics.look(status)
 
     def end(self, status: RunStatus, summary: Mapping[str, object]) -> None:
         """Record the last status, with the loss of the final model, and the summary."""

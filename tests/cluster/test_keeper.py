@@ -52,6 +52,7 @@ from tests.cluster.test_controller import (
     fleet_of,
     seen,
 )
+from tests.cluster.test_metrics import scraped
 
 assert at_once, "a fixture that is used by its name alone"
 LIVE = seen(eu_0="live", eu_1="live")
@@ -727,6 +728,25 @@ def test_alert_of_an_outage_ends_although_the_fleet_restarts(
     assert mine == ["alert", "alert over"]
     texts = [each["text"] for each in events]
     assert len(texts) == len({*texts}), "no other event is repeated"
+
+
+def test_restarted_fleet_exports_its_alerts_before_the_syncer_is_back(
+    tmp_path: Path, left_by_a_killed_fleet: LeftByAKilledFleet
+) -> None:
+    monitor = {"refresh_s": 0.001, "evaluate_every_s": 1000.0, "targets": str(tmp_path / "targets")}
+    cluster, run_dir = FakeCluster(config_of(2, monitor=monitor)), tmp_path / "run"
+    left_by_a_killed_fleet(cluster, run_dir, lambda _: None)
+    found = dict[str, Any]()
+
+    def looks() -> View:
+        found.update(scraped(run_dir))
+        return silent()
+
+    cluster.script = [silent, looks, LIVE, FINISHED]
+    second = fleet_of(cluster.config, cluster, run_dir)
+    second.keep()
+    assert error_of(second) is None
+    assert found == {"archipelago_alerts": [({"run": "run"}, 1.0)]}
 
 
 def test_run_without_its_storage_stops_once_its_model_is_saved(tmp_path: Path) -> None:

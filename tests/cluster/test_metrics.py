@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -235,6 +235,17 @@ def test_exports_nothing_before_the_first_status(tmp_path: Path, monitor: Monito
     exporter = Exporter(tmp_path / "demo-1", monitor, lambda: None)
     exporter.start()
     assert scraped(tmp_path / "demo-1") == {}
+    exporter.stop()
+
+
+def test_alerts_are_exported_before_the_first_status(
+    tmp_path: Path, monitor: MonitorConfig
+) -> None:
+    """A fleet that restarts while the syncer cannot answer has no figures, and counters at zero."""
+    alerts = {**a_status(), "run": "demo-1", "alerts": ["the storage is away"]}
+    exporter = Exporter(tmp_path / "demo-1", monitor, lambda: None, lambda: cast(RunStatus, alerts))
+    exporter.start()
+    assert scraped(tmp_path / "demo-1") == {"archipelago_alerts": [({"run": "demo-1"}, 1.0)]}
     exporter.stop()
 
 

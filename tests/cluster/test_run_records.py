@@ -21,6 +21,7 @@ from cluster.fleet.event_kinds import EVENT_FIELDS
 from cluster.fleet.metrics_row import COLUMNS, columns, metrics_line, status_of_row
 from cluster.fleet.outcome import SUMMARY_FIELDS
 from cluster.fleet.placement import Node
+from cluster.fleet.ray_metrics import EVERY_S, RayMetrics
 from cluster.fleet.record_files import RecordFiles
 from cluster.fleet.requests import Requests
 from cluster.fleet.run_events import (
@@ -34,6 +35,7 @@ from cluster.fleet.run_records import RunRecords
 from cluster.fleet.status_view import starting_status
 from cluster.status import Figures, IslandState, IslandStatus, RunStatus
 from cluster.storage.metrics_log import EVENTS, LOOKS
+from tests.cluster.test_metrics import FakeGauge
 
 FIGURES = cast(Figures, {**dict.fromkeys(Figures.__annotations__, 0), "goodput": 0.5, "trouble": "",
                          "not_durable": "", "damage": ""})  # fmt: skip
@@ -168,6 +170,22 @@ def test_records_continue_after_a_restart_of_the_fleet(tmp_path: Path) -> None:
     assert [each["t"] for each in events] == [3, 3, 3, 5, 5]
     last = json.loads((tmp_path / LOOKS).read_text().splitlines()[-1])
     assert (last["t"], last["heldout_loss"]) == (5, 1.25), "of the final model"
+
+
+def test_ray_gets_the_alerts_of_a_status_whose_other_parts_are_old(tmp_path: Path) -> None:
+    values = dict[tuple[str, ...], float]()
+    clock = cast(Iterator[float], count(0.0, EVERY_S))
+
+    def make(name: str, help: str, labels: tuple[str, ...]) -> Any:
+        return FakeGauge(values, name, labels)
+
+    config = config_of(monitor={"ray_metrics": True})
+    requests, ray = Requests("mine", config, list), RayMetrics(make, lambda: next(clock))
+    with RunRecords(tmp_path, config, deque(), requests, ray_metrics=ray) as records:
+        records.look(status(3))
+        assert values["archipelago_alerts", "mine"] == 0.0
+        records.alerted(status(3, alerts=["the storage is away"]))
+        assert values["archipelago_alerts", "mine"] == 1.0
 
 
 def test_damaged_last_row_costs_no_records(tmp_path: Path) -> None:
