@@ -21,7 +21,7 @@ from archipelago.callbacks import (
 from archipelago.child_process import ChildProcess
 from archipelago.connection import connect
 from archipelago.launching import ConfigLike, Overrides, check_resuming, draft_of
-from archipelago.results import RunResult
+from archipelago.results import RunResult, arrays_of
 from archipelago.run_handle import RunHandle
 from archipelago.started_run import StartedRun
 from archipelago.travelling_task import MakeOptimizer, MakeTask, check_resumed
@@ -202,12 +202,8 @@ class Run(RunHandle):
         """Return the model, as `ConnectedRun.params` does; live, or ended."""
         if at is not None or not self.live:
             return connect(self._begun.run_dir).params(at)
-        from islands.parameter_files import SafetensorsFiles
-
         with TemporaryDirectory(prefix="archipelago-") as folder:
-            # a model above 5 GB is in parts with an index
-            source = SafetensorsFiles(Path(self.save(Path(folder) / "model.safetensors")))
-            return {path: source.read(path) for path in source.leaves}
+            return arrays_of(Path(self.save(Path(folder) / "model.safetensors")))
 
     def result(self) -> RunResult:
         """Return the result of a run that has ended.

@@ -32,10 +32,7 @@ class RunResult:
 
     def parameters(self) -> dict[str, np.ndarray]:
         """Return the final model: float32 arrays by the paths of their leaves."""
-        from islands.parameter_files import SafetensorsFiles
-
-        source = SafetensorsFiles(self.model_path)  # or the files of its index
-        return {path: source.read(path) for path in source.leaves}
+        return arrays_of(self.model_path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +45,11 @@ class ReplayResult:
     """The number of events in the log."""
     figures: Mapping[str, object]
     """Everything that `archipelago replay --json` prints."""
+
+
+def arrays_of(path: Path) -> dict[str, np.ndarray]:
+    """Return the float32 arrays of a saved model, one file or the files of its index."""
+    from islands.parameter_files import SafetensorsFiles
+
+    source = SafetensorsFiles(path)
+    return {name: source.read(name) for name in source.leaves}

@@ -201,7 +201,7 @@ class BoundModule:
 def _examples(data: TaskData) -> list[Batch]:
     """Return a batch of one example of zeros in each form that batches may have.
 
-    Only the source can tell whether a text has a mask, and another machine may read it.
+    Whether a text has a mask depends on its source, which another machine may read.
     """
     if data.examples is not None:
         return [{name: np.zeros_like(array[:1]) for name, array in data.examples().items()}]

@@ -83,8 +83,7 @@ def test_small_held_out_part_is_repeated_to_a_whole_batch(make: Any) -> None:
 
 
 def test_batch_of_a_stream_of_the_users_own_is_not_changed() -> None:
-    """Its first axis may be time."""
-    """Its first axis may be time."""
+    """The first axis of such a batch may be time."""
     batch = {"ids": np.zeros((4, BATCH), np.int32)}
     own = guarded(replace(task_of(500), heldout=lambda size: [batch]))
     assert training_batch(own, BATCH) is batch
