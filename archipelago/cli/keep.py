@@ -54,7 +54,8 @@ def verify(
             console.print(f"{kind:14} {count}", markup=False)
         for line in (*(f"note: {each}" for each in found.notes), *found.problems):
             console.print(line, markup=False)
-        console.print("ok" if found.ok else f"{len(found.problems)} problems")
+        plural = "s" if len(found.problems) != 1 else ""
+        console.print("ok" if found.ok else f"{len(found.problems)} problem{plural}")
     if not found.ok:
         raise typer.Exit(FAILED)
 

@@ -213,8 +213,8 @@ class Keeper:
             if not self._memory.is_current:
                 self._remember()
             self._publish_alerts()
-        status = self._board.status()
-        (self._records.alerted if view is None else self._records.look)(status)
+        record = self._records.alerted if view is None else self._records.look
+        record(status := self._board.status())
         self._board.publish_events(self._records.recent)
         if view is None:
             return None

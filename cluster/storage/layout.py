@@ -112,7 +112,8 @@ def _read(depot: Depot, name: str) -> Layout:
         fields = json.loads(content)
         layout, fingerprint = from_plain(Layout, fields["layout"]), fields["fingerprint"]
     except (ValueError, KeyError, TypeError, AttributeError, UnknownRecord) as error:
-        raise Damaged(f"{name} in {depot} cannot be read: {error}") from error
+        why = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise Damaged(f"{name} in {depot} cannot be read: {why}") from error
     if layout.fingerprint != fingerprint:
         raise Damaged(f"{name} in {depot} is not as it was written")
     return layout

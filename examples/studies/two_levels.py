@@ -237,14 +237,21 @@ def main() -> None:
         }
         seeds = [*range(given.seeds)]
         losses = cells({arm: [best[arm]] for arm in ARMS}, seeds)
-    against = [losses[ARMS[0], best[ARMS[0]], seed] for seed in seeds]
+    found = {arm: [losses[arm, best[arm], seed] for seed in seeds] for arm in ARMS}
     print(f"{'arm':28} {'changes':>8} {'rate':>7} {'momentum':>9} {'loss':>8}   above the first, %")
     for arm in ARMS:
-        mine = [losses[arm, best[arm], seed] for seed in seeds]
-        gap = mean(gaps_percent(mine, against))
-        point = f"{best[arm][0]:7g} {best[arm][1]:9g} {np.mean(mine):8.4f}"
-        interval = f"{gap.value:+.2f} ({gap.low:.2f} to {gap.high:.2f})"
-        print(f"{arm.name:28} {arm.changes:8g} {point}   {interval}")
+        point = f"{best[arm][0]:7g} {best[arm][1]:9g} {np.mean(found[arm]):8.4f}"
+        print(f"{arm.name:28} {arm.changes:8g} {point}   {gap_text(found[arm], found[ARMS[0]])}")
+    print("two levels above one island a region, %")
+    for two in (arm for arm in ARMS if arm.regional is not None):
+        for one in (arm for arm in ARMS if arm.joined):
+            print(f"{two.name} above {one.name}: {gap_text(found[two], found[one])}")
+
+
+def gap_text(losses: list[float], against: list[float]) -> str:
+    """Return the mean gap of pairs by seed in percent, with its interval."""
+    gap = mean(gaps_percent(losses, against))
+    return f"{gap.value:+.2f} ({gap.low:.2f} to {gap.high:.2f})"
 
 
 if __name__ == "__main__":

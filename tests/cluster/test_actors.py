@@ -569,16 +569,21 @@ def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     return there
 
 
+def syncer_with_its_shard(played: Played, found: dict[str, object]) -> SyncerActor:
+    """Return a restarted syncer that finds a restarted shard."""
+    shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
+    never = SimpleNamespace(remote=asyncio.Event().wait)
+    recover = SimpleNamespace(remote=shard.recover)
+    found["shard-0"] = SimpleNamespace(recover=recover, watch=never)
+    return syncer_of(played)
+
+
 @pytest.mark.parametrize("pattern", ["layout.json", "fragments/f0001-*"])
 def test_syncer_and_shard_come_back_once_their_storage_answers(
     played: Played, found: dict[str, object], pattern: str
 ) -> None:
     """A bucket that was away for a minute once ended the run."""
-    syncer = syncer_of(played)
-    shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
-    never = SimpleNamespace(remote=asyncio.Event().wait)
-    recover = SimpleNamespace(remote=shard.recover)
-    found["shard-0"] = SimpleNamespace(recover=recover, watch=never)
+    syncer = syncer_with_its_shard(played, found)
 
     async def until_back() -> RunStatus:
         while True:
@@ -609,11 +614,7 @@ def test_syncer_and_shard_come_back_without_their_layout(
     (played.run_dir / "layout.json").unlink()
     if content is not None:
         (played.run_dir / "layout.json").write_bytes(content)
-    syncer = syncer_of(played)
-    shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
-    never = SimpleNamespace(remote=asyncio.Event().wait)
-    recover = SimpleNamespace(remote=shard.recover)
-    found["shard-0"] = SimpleNamespace(recover=recover, watch=never)
+    syncer = syncer_with_its_shard(played, found)
 
     async def story() -> None:
         assert (await syncer.status())["merges"] == played.state.merges
