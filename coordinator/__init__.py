@@ -36,7 +36,8 @@ Modules:
     weighted_sum    the weighted sum of several payloads, decoded a tile at a time
     scratch         a thread's scratch arrays, for reuse
     parts           ranges of a fragment, one for each host of an island
-    kernels         the compiled loops over elements: decode and add, outer step
+    kernels         the compiled loops over elements: decode blocks and add, outer step
+    array_sums      the compiled loops that add f32 and bf16 arrays
     inner_products  the compiled loops that sum squares and products
     rounding        quantization: a scale for each block, the nearest code
     claims          bounds on what a learner can have done: its leases, its time, its tokens

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from coordinator.codec import Payload, decoded
 from coordinator.fragments import Flat, Piece
-from coordinator.inner_products import TOGETHER, products, sum_and_products
+from coordinator.inner_products import TOGETHER, products, sum_and_products, sum_of_squares
 from coordinator.kernels import frozen
 from coordinator.scratch import Room, room_of_my_own
 from coordinator.tiles import Spread, Tile, is_looked_at, jobs_of
@@ -62,6 +62,20 @@ class MeasuredPayloads(NamedTuple):
     """Weights of the parts."""
 
 
+class Looked(NamedTuple):
+    """The payloads at one place of a fragment."""
+
+    mean: Flat
+    """The weighted mean of the parts."""
+    sums: NDArray[np.float64]
+    """The products of each payload with that mean and with itself, [n, 2]."""
+    along: NDArray[np.float64]
+    """The product of each part with the momentum, then of the momentum with itself, [parts + 1].
+
+    All are 0 without a momentum.
+    """
+
+
 def directions(
     pieces: Sequence[Piece],
     parts: Sequence[AlignmentPart],
@@ -82,9 +96,10 @@ def directions(
         sums, along = nothing(contributions), along_nothing(contributions)
         with room_of_my_own() as room:
             for tile in job:
-                if momentum is not None:
-                    along += look_along(contributions, momentum, tile, size, room)
-                sums += look(contributions, tile, size, room)[1]
+                place = slice(tile.start, tile.stop)
+                _, products_here, along_here = look(contributions, place, size, room, momentum)
+                sums += products_here
+                along += along_here
         return sums, along
 
     jobs = [[tile for tile in job if is_looked_at(tile.start)] for job in jobs_of([size], [0])]
@@ -100,56 +115,44 @@ def measured_payloads(parts: Sequence[AlignmentPart], trial: Sequence[Payload]) 
 
 
 def nothing(everyone: MeasuredPayloads) -> NDArray[np.float64]:
-    """Return zero sums for `look`, [n, 2]."""
+    """Return zeros for `Looked.sums`."""
     return np.zeros((len(everyone.payloads), 2))
 
 
 def look(
-    everyone: MeasuredPayloads, tile: Tile, size: int, room: Room
-) -> tuple[Flat, NDArray[np.float64]]:
-    """Return the parts' weighted mean on this tile, and the products of each payload, [n, 2].
-
-    The products of a payload are with that mean and with itself. The mean lies in `room`.
-    """
-    sums, (payloads, weights), (_, start, stop) = nothing(everyone), everyone, tile
+    everyone: MeasuredPayloads, place: slice, size: int, room: Room, momentum: Flat | None = None
+) -> Looked:
+    """Measure the payloads at `place`, a slice of at most TILE elements; the mean is in `room`."""
+    (payloads, weights), start, stop = everyone, place.start, place.stop
+    sums, along = nothing(everyone), along_nothing(everyone)
+    way = frozen(np.empty(0, np.float32) if momentum is None else momentum[place])
+    known = 0 if momentum is None else weights.size  # payloads that are measured along it
+    mean = room.total[: stop - start]
     if len(payloads) <= TOGETHER[-1] and all(each.dtype == np.float32 for each in payloads):
-        flats = [each[start:stop].view(np.float32) for each in payloads]
+        flats = [payload[start:stop].view(np.float32) for payload in payloads]
         flats += flats[:1] * (next(n for n in TOGETHER if n >= len(flats)) - len(flats))
-        mean = room.total[: stop - start]
-        sum_and_products(mean, weights, tuple(flats), sums)
-        return mean, sums
-    mean = weighted(payloads[: weights.size], weights, start, stop, size, room)
-    with room_of_my_own() as other:
-        for i, payload in enumerate(payloads):
-            values = decoded(payload, start, stop, size, other)
-            sums[i] = products(frozen(values), frozen(mean), other.lanes)
-    return mean, sums
-
-
-def look_along(
-    everyone: MeasuredPayloads, momentum: Flat, tile: Tile, size: int, room: Room
-) -> NDArray[np.float64]:
-    """Return the product of each part with the momentum on this tile, [n + 1].
-
-    The last element is the product of the momentum with itself.
-    """
-    dots, (_, start, stop) = along_nothing(everyone), tile
-    direction = frozen(momentum[start:stop])
-    for i, payload in enumerate(everyone.payloads[: len(dots) - 1]):
-        values = frozen(decoded(payload, start, stop, size, room))
-        dots[i], dots[-1] = products(direction, values, room.lanes)
-    return dots
+        sum_and_products(mean, weights, tuple(flats), way, sums, along[:known])
+    else:
+        mean = weighted(payloads[: weights.size], weights, start, stop, size, room)
+        with room_of_my_own() as other:
+            for i, payload in enumerate(payloads):
+                values = frozen(decoded(payload, start, stop, size, other))
+                sums[i] = products(values, frozen(mean), other.lanes)
+                if i < known:
+                    along[i], _ = products(way, values, other.lanes)
+    along[-1] = sum_of_squares(way)
+    return Looked(mean, sums, along)
 
 
 def along_nothing(everyone: MeasuredPayloads) -> NDArray[np.float64]:
-    """Return zero sums for `look_along`, [n + 1]."""
+    """Return zeros for `Looked.along`."""
     return np.zeros(len(everyone.weights) + 1)
 
 
 def alignments(sums: NDArray[np.float64], along: NDArray[np.float64]) -> tuple[float | None, ...]:
     """Return the cosine of each part to the direction of the momentum, which is its negative.
 
-    `sums`: as in `look`. `along`: as in `look_along`.
+    `sums`, `along`: as in `Looked`.
     """
     return tuple(
         _cosine(-float(dot), math.sqrt(max(square, 0.0) * max(float(along[-1]), 0.0)))
@@ -177,7 +180,7 @@ def pointing(
 
 
 def _cosines(sums: NDArray[np.float64], weights: Sequence[float]) -> tuple[float | None, ...]:
-    """Return the cosines from the sums of `look`.
+    """Return the cosines from the sums of `Looked`.
 
     With S the mean of the parts, |S|^2 = sum w (v . S), and the mean of the others is S - w v.
     """

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator import kernels, rounding
+from coordinator.array_sums import widen_bf16
 from coordinator.errors import CorruptPayload
 from coordinator.fragments import Flat
 from coordinator.inner_products import sum_of_squares
@@ -192,7 +193,7 @@ def encode_difference(wire: Wire, newer: Flat, older: Flat) -> Difference:
             stop = min(size, start + TILE)
             target = room.total[: stop - start]
             difference = np.subtract(newer[start:stop], older[start:stop], out=target)
-            squares += sum_of_squares(frozen(difference), room.lanes)
+            squares += sum_of_squares(frozen(difference))
             encode_tile(wire, payload, difference, start, size)
     return Difference(payload, math.sqrt(squares))
 
@@ -238,8 +239,7 @@ def decoded(payload: Payload, start: int, stop: int, size: int, room: Room) -> F
         return payload[start:stop].view(np.float32)
     if payload.dtype == np.uint16:
         total = room.total[: stop - start]
-        total[:] = 0
-        add_bf16(total, ONE, payload[start:stop].view(np.uint16), room)
+        widen_bf16(total, payload[start:stop].view(np.uint16))
         return total
     first, last = start // BLOCK * BLOCK, blocks_of(stop) * BLOCK
     total = room.total[: last - first]
@@ -247,13 +247,6 @@ def decoded(payload: Payload, start: int, stop: int, size: int, room: Room) -> F
     exponents, codes = coded_blocks(payload.view(np.uint8), size, first, last)
     ADD_BLOCKS[wire_of(payload, size)](total, ONE, exponents, codes)
     return total[start - first : stop - first]
-
-
-def add_bf16(total: Flat, weight: np.float32, values: NDArray[np.uint16], room: Room) -> None:
-    """Compute total += weight * values."""
-    bits = room.bits[: values.size]
-    kernels.widen(bits, values)
-    kernels.add(total, weight, frozen(bits.view(np.float32)))
 
 
 def _add_int8(total: Flat, weight: np.float32, exponents: U8, codes: U8) -> None:

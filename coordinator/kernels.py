@@ -61,7 +61,12 @@ E3M0.flags.writeable = False
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
     """Return the array contiguous, aligned and read-only for kernels; copy only if needed."""
-    view = np.require(array, requirements=["C", "A"]).view()
+    flags = array.flags
+    if not flags.c_contiguous or not flags.aligned:
+        array = np.require(array, requirements=["C", "A"])
+    elif not flags.writeable:
+        return array
+    view = array.view()
     view.flags.writeable = False
     return view
 
@@ -86,52 +91,6 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 # --- decoding ------------------------------------------------------------------------------------
-
-
-@compiled
-def add(total: F32, weight: np.float32, a: F32) -> None:
-    """Compute total += weight * a."""
-    for i in range(total.size):
-        total[i] += weight * a[i]
-
-
-@compiled
-def add_four(total: F32, weights: F32, a: F32, b: F32, c: F32, d: F32) -> None:
-    """Compute total += weights . (a, b, c, d), in this order; four streams keep the memory busy."""
-    s, t, u, v = weights[0], weights[1], weights[2], weights[3]
-    for i in range(total.size):
-        total[i] = (((total[i] + s * a[i]) + t * b[i]) + u * c[i]) + v * d[i]
-
-
-@compiled
-def add_run(total: F32, bounds: I64, weights: F32, a: F32) -> None:
-    """Compute total += weight * a, with a weight for each stretch between two bounds."""
-    for j in range(weights.size):
-        weight, start, stop = weights[j], bounds[j], bounds[j + 1]
-        sums, values = total[start:stop], a[start:stop]
-        for i in range(sums.size):
-            sums[i] += weight * values[i]
-
-
-@compiled
-def add_four_run(
-    total: F32, bounds: I64, weights: tuple[F32, F32, F32, F32], a: F32, b: F32, c: F32, d: F32
-) -> None:
-    """Compute four times `add_run`, in this order."""
-    for j in range(weights[0].size):
-        s, t, u, v = weights[0][j], weights[1][j], weights[2][j], weights[3][j]
-        start, stop = bounds[j], bounds[j + 1]
-        sums, w, x = total[start:stop], a[start:stop], b[start:stop]
-        y, z = c[start:stop], d[start:stop]
-        for i in range(sums.size):
-            sums[i] = (((sums[i] + s * w[i]) + t * x[i]) + u * y[i]) + v * z[i]
-
-
-@compiled
-def widen(bits: U32, a: U16) -> None:
-    """Widen bf16 to the bits of f32."""
-    for i in range(a.size):
-        bits[i] = np.uint32(a[i]) << np.uint32(16)
 
 
 @compiled

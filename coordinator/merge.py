@@ -38,7 +38,6 @@ from coordinator.alignment import (
     MeasuredPayloads,
     along_nothing,
     look,
-    look_along,
     measured_payloads,
     nothing,
     pointing,
@@ -46,11 +45,12 @@ from coordinator.alignment import (
 from coordinator.codec import Payload, decoded
 from coordinator.fragments import Flat, Piece
 from coordinator.inner_products import products, sum_of_squares
-from coordinator.kernels import frozen
+from coordinator.kernels import TILE, frozen
 from coordinator.outer import OuterRule, Turn, rate, step_run
-from coordinator.rda import Recipe, lengths, radial_recipes, weighted_by_tile
+from coordinator.rda import Recipes, lengths, radial_recipes
 from coordinator.scratch import Room, room_of_my_own
-from coordinator.tiles import Spread, Tile, TileRun, is_looked_at, jobs_of, run_of, runs_of
+from coordinator.tiles import JOB, Spread, TileRun, is_looked_at, runs_of
+from coordinator.weighted_sum import WeightedParts
 
 
 class MergeRule(StrEnum):
@@ -116,8 +116,7 @@ def merge_into(
     def use(run: TileRun, delta: Flat, factors: Flat) -> None:
         inside = slice(run.start, run.stop)
         if in_passing and is_looked_at(run.start):
-            factor = plan.recipes[run.tiles[0].piece].factor
-            turns[run.start] = _beside(delta, momentum[inside], factor)
+            turns[run.start] = _beside(plan, run, delta, momentum)
         step_run(outer, master[inside], momentum[inside], delta, run.bounds, factors)
 
     measured = _make(plan, use, spread, momentum)
@@ -136,7 +135,8 @@ def norms(payload: Payload, pieces: Sequence[Piece], spread: Spread = map) -> li
     def values(run: TileRun, room: Room) -> Flat:
         return decoded(payload, run.start, run.stop, size, room)
 
-    return lengths(sizes, range(len(sizes)), values, spread)
+    most = JOB if payload.dtype == np.float32 else TILE  # nothing is decoded into `room`
+    return lengths(sizes, range(len(sizes)), values, spread, most)
 
 
 class _Plan(NamedTuple):
@@ -150,25 +150,24 @@ class _Plan(NamedTuple):
     """The contributions whose directions can be measured."""
     measured: bool
     """Whether directions are measured."""
-    payloads: Sequence[Payload]
-    """Payloads of the contributions that are merged."""
     sizes: Sequence[int]
     """Elements of each piece."""
-    size: int
-    """Elements of all pieces."""
-    recipes: Sequence[Recipe]
-    """The recipe of each piece."""
-    plain: Recipe
-    """The recipe of the mean."""
+    recipes: Recipes
+    merged: WeightedParts
+    """The contributions that are merged, with the weights of the recipes."""
+
+    @property
+    def size(self) -> int:
+        """Elements of all pieces."""
+        return self.merged.size
 
     def delta(self, run: TileRun, room: Room) -> Flat:
         """Return the merged delta on a run, without its recipes' factors; it is in `room`."""
-        weights = [self.recipes[tile.piece].weights for tile in run.tiles]
-        return weighted_by_tile(self.payloads, weights, run, self.size, room)
+        return self.merged.on(run, room)
 
     def factors(self, run: TileRun) -> Flat:
         """Return the factor of each tile of a run."""
-        return np.array([self.recipes[tile.piece].factor for tile in run.tiles], np.float32)
+        return self.recipes.factors[run.pieces].astype(np.float32)
 
 
 def _planned(
@@ -180,41 +179,41 @@ def _planned(
     kappa: float,
 ) -> _Plan:
     contributions, sizes = measured_payloads(parts, trial or ()), [piece.size for piece in pieces]
-    plain = Recipe(contributions.weights, 1.0)
     match rule:
         case MergeRule.MEAN:
-            sizes, recipes = [sum(sizes)], [plain]
+            sizes, recipes = [sum(sizes)], Recipes.of_mean(contributions.weights, 1)
         case MergeRule.RDA:
-            recipes = radial_recipes(kappa, pieces, parts, plain, spread)
+            recipes = radial_recipes(kappa, pieces, parts, contributions.weights, spread)
     payloads = contributions.payloads[: len(parts)]
-    measured, size = trial is not None, sum(sizes)
-    return _Plan(contributions, measured, payloads, sizes, size, recipes, plain)
+    merged = WeightedParts.of(payloads, recipes.weights, sum(sizes))
+    return _Plan(contributions, trial is not None, sizes, recipes, merged)
 
 
 def _turn(plan: _Plan, momentum: Flat, spread: Spread) -> Turn:
     """Measure the merged delta beside the momentum, on the tiles that `directions` measures."""
 
-    def work(job: Sequence[Tile]) -> list[Turn]:
+    def work(job: Sequence[TileRun]) -> list[Turn]:
         with room_of_my_own() as room:
             return [
-                _beside(
-                    plan.delta(run_of([tile]), room),
-                    momentum[tile.start : tile.stop],
-                    plan.recipes[tile.piece].factor,
-                )
-                for tile in job
-                if is_looked_at(tile.start)
+                _beside(plan, run, plan.delta(run, room), momentum)
+                for run in job
+                if is_looked_at(run.start)
             ]
 
-    job_turns = spread(work, jobs_of(plan.sizes, range(len(plan.sizes))))
+    job_turns = spread(work, runs_of(plan.sizes, range(len(plan.sizes)), measured=True))
     return _together(turn for turns in job_turns for turn in turns)
 
 
-def _beside(delta: Flat, momentum: Flat, factor: float) -> Turn:
-    """Measure `factor` times the delta of a tile beside its momentum."""
+def _beside(plan: _Plan, run: TileRun, delta: Flat, momentum: Flat) -> Turn:
+    """Measure the merged delta of a run beside the momentum; `delta`: still without its factors."""
+    factor = float(plan.recipes.factors[run.pieces[0]])
     with room_of_my_own() as room:
-        dot, square = products(frozen(momentum), frozen(delta), room.lanes)
-        delta_square = sum_of_squares(frozen(delta), room.lanes)
+        if len(run.tiles) > 1:
+            factors, sizes = plan.factors(run), np.diff(run.bounds)
+            scaled = room.total[: run.stop - run.start]
+            factor, delta = 1.0, np.multiply(delta, np.repeat(factors, sizes), out=scaled)
+        dot, square = products(frozen(momentum[run.start : run.stop]), frozen(delta), room.lanes)
+        delta_square = sum_of_squares(frozen(delta))
     return Turn(factor * factor * delta_square, factor * dot, square)
 
 
@@ -230,8 +229,8 @@ def _make(
 ) -> Directions:
     """Make each run of the merged delta and pass it to `use`, with the factors of its tiles.
 
-    A tile that is measured is a run of its own. `momentum`: measured beside the parts, before `use`
-    changes it on a tile.
+    Tiles that are measured share no run with others. `momentum`: measured beside the parts, before
+    `use` changes it on a run.
     """
     sizes, size = plan.sizes, plan.size
 
@@ -239,13 +238,11 @@ def _make(
         sums, along = nothing(plan.everyone), along_nothing(plan.everyone)
         with room_of_my_own() as room:
             for run in job:
-                tile, delta = run.tiles[0], None
-                if plan.measured and is_looked_at(tile.start):
-                    if momentum is not None:
-                        along += look_along(plan.everyone, momentum, tile, size, room)
-                    delta, measured = look(plan.everyone, tile, size, room)
-                    sums += measured
-                if delta is None or plan.recipes[tile.piece] is not plan.plain:
+                place, delta = slice(run.start, run.stop), None
+                if plan.measured and is_looked_at(run.start):
+                    looked = look(plan.everyone, place, size, room, momentum)
+                    sums, along, delta = sums + looked.sums, along + looked.along, looked.mean
+                if delta is None or not plan.recipes.plain[run.pieces].all():
                     delta = plan.delta(run, room)
                 use(run, delta, plan.factors(run))
         return sums, along

@@ -18,8 +18,6 @@ class Room(NamedTuple):
 
     total: NDArray[np.float32]
     """A total of decoded values."""
-    bits: NDArray[np.uint32]
-    """Bits of f32 values, widened from bf16."""
     lanes: NDArray[np.float64]
     """Partial sums in f64."""
 
@@ -35,7 +33,7 @@ def room_of_my_own() -> Generator[Room]:
         room = _FREE.pop()
     except IndexError:
         tile = TILE + 2 * BLOCK  # a tile that begins and ends within blocks
-        room = Room(np.empty(tile, np.float32), np.empty(tile, np.uint32), np.empty(LANES))
+        room = Room(np.empty(tile, np.float32), np.empty(LANES))
     try:
         yield room
     finally:

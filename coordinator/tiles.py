@@ -44,27 +44,24 @@ class Tile(NamedTuple):
 
 
 class TileRun(NamedTuple):
-    """Adjacent tiles that go to a kernel together: one tile, or several of at most TILE in all."""
+    """Adjacent tiles that go to a kernel together: one, or several with a limit on their total."""
 
     tiles: tuple[Tile, ...]
     bounds: NDArray[np.int64]
     """The bounds of the tiles, one more than tiles, counted from the start of the run."""
-
-    @property
-    def start(self) -> int:
-        """The first element."""
-        return self.tiles[0].start
-
-    @property
-    def stop(self) -> int:
-        """The end of the last tile."""
-        return self.tiles[-1].stop
+    pieces: NDArray[np.int64]
+    """The piece of each tile."""
+    start: int
+    """The first element."""
+    stop: int
+    """The end of the last tile."""
 
 
 def run_of(tiles: Sequence[Tile]) -> TileRun:
     """Return a run of adjacent tiles."""
-    start = tiles[0].start
-    return TileRun((*tiles,), frozen(np.array([0, *(tile.stop - start for tile in tiles)])))
+    start, stop = tiles[0].start, tiles[-1].stop
+    bounds = frozen(np.array([0, *(tile.stop - start for tile in tiles)]))
+    return TileRun((*tiles,), bounds, np.array([tile.piece for tile in tiles]), start, stop)
 
 
 def is_looked_at(start: int) -> bool:
@@ -74,21 +71,27 @@ def is_looked_at(start: int) -> bool:
 
 def jobs_of(sizes: Iterable[int], which: Iterable[int]) -> tuple[tuple[Tile, ...], ...]:
     """Cut the pieces `which`, of `sizes` elements, into tiles, in jobs of about JOB elements."""
-    return _jobs(tuple(sizes), tuple(which))
+    return _jobs(tuple(sizes), _key(which))
 
 
 def runs_of(
-    sizes: Iterable[int], which: Iterable[int], *, measured: bool = False
+    sizes: Iterable[int], which: Iterable[int], *, measured: bool = False, most: int = TILE
 ) -> tuple[tuple[TileRun, ...], ...]:
     """Join the tiles of each job to runs, so that many small pieces cost few calls.
 
-    `measured`: whether tiles that are looked at are runs of their own.
+    `most`: the largest number of elements of a run of several tiles.
+    `measured`: whether no run has both tiles that are looked at and others.
     """
-    return _runs(tuple(sizes), tuple(which), measured)
+    return _runs(tuple(sizes), _key(which), measured, most)
+
+
+def _key(which: Iterable[int]) -> Sequence[int]:
+    """Return the numbers in a form that is a key of a cache: a range, or a tuple."""
+    return which if isinstance(which, range) else tuple(which)
 
 
 @lru_cache(CACHED)
-def _jobs(sizes: tuple[int, ...], which: tuple[int, ...]) -> tuple[tuple[Tile, ...], ...]:
+def _jobs(sizes: tuple[int, ...], which: Sequence[int]) -> tuple[tuple[Tile, ...], ...]:
     jobs, job, held = list[tuple[Tile, ...]](), list[Tile](), 0
     stops = list(accumulate(sizes))
     for i in which:
@@ -103,20 +106,20 @@ def _jobs(sizes: tuple[int, ...], which: tuple[int, ...]) -> tuple[tuple[Tile, .
 
 @lru_cache(CACHED)
 def _runs(
-    sizes: tuple[int, ...], which: tuple[int, ...], measured: bool
+    sizes: tuple[int, ...], which: Sequence[int], measured: bool, most: int
 ) -> tuple[tuple[TileRun, ...], ...]:
-    return tuple(tuple(_joined(job, measured)) for job in _jobs(sizes, which))
+    return tuple(tuple(_joined(job, measured, most)) for job in _jobs(sizes, which))
 
 
-def _joined(job: Iterable[Tile], measured: bool) -> Iterator[TileRun]:
-    tiles, was_apart = list[Tile](), False
+def _joined(job: Iterable[Tile], measured: bool, most: int) -> Iterator[TileRun]:
+    tiles = list[Tile]()
     for tile in job:
-        apart = measured and is_looked_at(tile.start)
-        joins = tiles and tile.start == tiles[-1].stop and tile.stop - tiles[0].start <= TILE
-        if tiles and (was_apart or apart or not joins):
-            yield run_of(tiles)
-            tiles = []
+        if tiles:
+            adjacent = tile.start == tiles[-1].stop and tile.stop - tiles[0].start <= most
+            alike = is_looked_at(tile.start) == is_looked_at(tiles[0].start)
+            if not adjacent or (measured and not alike):
+                yield run_of(tiles)
+                tiles = []
         tiles.append(tile)
-        was_apart = apart
     if tiles:
         yield run_of(tiles)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OURS = ("coordinator", "islands", "cluster", "archipelago")
 VOCABULARY_MODULES = (
     "frozen", "protocol", "fragments", "parts", "schedule", "codec", "scratch", "kernels",
-    "inner_products", "rounding", "errors",
+    "inner_products", "array_sums", "rounding", "errors",
 )  # fmt: skip
 VOCABULARY = {
     "coordinator",

@@ -70,8 +70,8 @@ def warm_up(wires: Iterable[Wire]) -> None:
     This takes some seconds on a machine's first run, and a fraction of one later.
     """
     for wire in wires:
-        layout = cut([Leaf("warm", (kernels.BLOCK,))], 1)
-        values = np.ones(kernels.BLOCK, np.float32)
+        layout = cut([Leaf(name, (kernels.BLOCK,)) for name in "ab"], 1)
+        values = np.ones(layout.parameters, np.float32)
         master, momentum = values.copy(), values.copy()
         payload = frozen(encode(wire, values))
         parts = [AlignmentPart(payload, 0.2, norms(payload, layout.fragments[0]))] * 5
