@@ -146,6 +146,6 @@ def _measured_links(head: str, megabytes: int, console: Console) -> list[LinkMea
 def _rows(measured: Sequence[LinkMeasured]) -> list[dict[str, Any]]:
     return [
         {"from": each.source.name, "to": each.target.name, "rtt_ms": each.rtt_ms,
-         "gbit_s": each.gbit_s, "window_gbit_s": each.window_gbit_s}
+         "gbit_s": each.gbit_s, "window_gbit_s": each.window_gbit_s, "error": each.error}
         for each in measured
     ]  # fmt: skip

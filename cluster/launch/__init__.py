@@ -16,6 +16,7 @@ the run ends, the process stops all of it, and nothing else.
     job_state      the state of a submitted run's job, for a run that cannot be reached
     ray_cluster    an embedded Ray, or an existing Ray cluster
     connect        the connection to an existing Ray cluster
+    ray_messages   Ray's messages about the cluster, which go to the standard error
     interrupts     handlers of Ctrl-C and SIGTERM for a graceful shutdown
     exit_message   a message on how to resume if Ray ends this process
     client         calls to a run from another terminal: stop, scale, drain, save

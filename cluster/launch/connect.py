@@ -9,6 +9,7 @@ import ray
 from ray._raylet import Config as RayConfig  # pyright: ignore[reportAttributeAccessIssue]
 from ray.exceptions import RayError
 
+from cluster.launch.ray_messages import messages_to_stderr
 from coordinator.errors import UserMistake
 
 KNOCK_TIMEOUT_S = 10.0
@@ -22,6 +23,7 @@ def connect(address: str, namespace: str) -> str | None:
     """
     try:
         _knock(address)
+        messages_to_stderr()
         RayConfig.initialize("")  # as Ray does: variables may be set since a script imported it
         context = ray.init(
             address=address,

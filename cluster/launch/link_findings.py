@@ -69,6 +69,8 @@ class NodeFacts:
     slow_start_after_idle: bool
     ray: Mapping[str, str]
     """The `RAY_*` settings of its processes."""
+    known: bool = True
+    """Whether the node has answered; otherwise the settings are empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,7 @@ def _of_node(node: NodeFacts, links: Sequence[LinkMeasured]) -> list[Finding]:
 
 def _differences(nodes: Sequence[NodeFacts]) -> list[Finding]:
     """Return the Ray settings that are not the same on all nodes."""
-    by_name = {node.name: node for node in nodes}
+    by_name = {node.name: node for node in nodes if node.known}
     names = sorted({name for node in by_name.values() for name in node.ray})
     found = list[Finding]()
     for name in names:

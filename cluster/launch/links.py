@@ -14,7 +14,7 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
-from cluster.actors.call_errors import answer, message_of
+from cluster.actors.call_errors import message_of
 from cluster.actors.start import NODE_ID
 from cluster.launch.connect import connect
 from cluster.launch.link_findings import SILENCE_DEFAULTS, LinkMeasured, NodeFacts
@@ -89,10 +89,11 @@ def raylet_port(nodes: Iterable[Mapping[str, Any]], node: str) -> int:
 def measured(address: str, nbytes: int, say: Callable[[str], None]) -> list[LinkMeasured]:
     """Measure the links between the head's node and every other node, in both directions.
 
-    Syncer and shards are near the head, so these are the links that a run uses.
+    Syncer and shards are near the head, so these are the links that a run uses. The links of a node
+    that does not answer have an error, and those of the others are measured.
 
-    Errors: `UserMistake` if the cluster cannot be reached, or has one node only; `RunFailed` if a
-    node does not answer.
+    Errors: `UserMistake` if the cluster cannot be reached, or has one node only; `RunFailed` if the
+    head's node does not answer.
     """
     connect(address, NAMESPACE)
     try:
@@ -103,35 +104,50 @@ def measured(address: str, nbytes: int, say: Callable[[str], None]) -> list[Link
             raise UserMistake(f"{address} has {len(nodes)} nodes; a link needs two")
         measured_nodes = (*heads[:1], *others)
         probes = {node["NodeID"]: _probe(node) for node in measured_nodes}
-        facts = {
-            node["NodeID"]: _facts(probes[node["NodeID"]], _name(node)) for node in measured_nodes
-        }
+        facts, silent = _facts(measured_nodes, probes)
+        if why := silent.get(heads[0]["NodeID"]):
+            raise RunFailed(why)
         found = list[LinkMeasured]()
         for other in others:
             for source, target in ((other, heads[0]), (heads[0], other)):
-                link = _link(source, target, probes, facts, nbytes)
+                ends = facts[source["NodeID"]], facts[target["NodeID"]]
+                if why := silent.get(other["NodeID"]):
+                    link = LinkMeasured(*ends, 0.0, 0.0, why)
+                else:
+                    link = _link(source, target, probes, ends, nbytes)
                 found.append(link)
-                say(
-                    f"{link.source.name} to {link.target.name}: "
-                    f"{link.rtt_ms:.1f} ms, {link.gbit_s:.2f} Gbit/s"
-                )
+                say(f"{link.source.name} to {link.target.name}: {_result(link)}")
         return found
     finally:
         ray.shutdown()
 
 
-def _facts(probe: Any, name: str) -> NodeFacts:
-    """Return the settings of a node.
+def _result(link: LinkMeasured) -> str:
+    """Return the result of a measurement, for people."""
+    if link.error is not None:
+        return link.error
+    return f"{link.rtt_ms:.1f} ms, {link.gbit_s:.2f} Gbit/s"
 
-    Errors: `RunFailed` if its probe does not start.
-    """
-    try:
-        return answer(probe.facts.remote(name), START_S)
-    except RayError as error:
-        raise RunFailed(
-            f"{name} does not answer within {START_S:.0f} s: {message_of(error)}; is it still up, "
-            "and are its ports open in both directions (docs/howto/wan.md, step 2)?"
-        ) from error
+
+def _facts(
+    nodes: Iterable[dict[str, Any]], probes: Mapping[str, Any]
+) -> tuple[dict[str, NodeFacts], dict[str, str]]:
+    """Return the settings of the nodes by id, and by id why some do not answer."""
+    names = {node["NodeID"]: _name(node) for node in nodes}
+    asked = {each: (name, probes[each].facts.remote(name)) for each, name in names.items()}
+    references = [reference for _, reference in asked.values()]
+    ray.wait(references, num_returns=len(references), timeout=START_S)
+    found, silent = dict[str, NodeFacts](), dict[str, str]()
+    for known, (name, reference) in asked.items():
+        try:
+            found[known] = ray.get(reference, timeout=0)
+        except RayError as error:
+            found[known] = NodeFacts(name, 0, 0, slow_start_after_idle=False, ray={}, known=False)
+            silent[known] = (
+                f"{name} does not answer within {START_S:.0f} s: {message_of(error)}; is it still "
+                "up, and are its ports open in both directions (docs/howto/wan.md, step 2)?"
+            )
+    return found, silent
 
 
 def _probe(node: dict[str, Any]) -> Any:
@@ -149,22 +165,26 @@ def _link(
     source: dict[str, Any],
     target: dict[str, Any],
     probes: dict[str, Any],
-    facts: dict[str, NodeFacts],
+    ends: tuple[NodeFacts, NodeFacts],
     nbytes: int,
 ) -> LinkMeasured:
-    """Measure one link in one direction."""
+    """Measure one link in one direction; `ends`: the settings of its source and target."""
     sender, receiver = probes[source["NodeID"]], probes[target["NodeID"]]
-    ends = facts[source["NodeID"]], facts[target["NodeID"]]
     try:
-        port = answer(sender.port.remote(), START_S)
+        port = _got(sender.port.remote(), START_S)
         address = source["NodeManagerAddress"]
-        rtt_ms = answer(receiver.round_trip_ms.remote(address, port), 2 * START_S)
-    except (RayError, OSError) as error:
+        rtt_ms = _got(receiver.round_trip_ms.remote(address, port), 2 * START_S)
+    except RayError as error:
         return LinkMeasured(*ends, 0.0, 0.0, f"no connection: {message_of(error)}")
     try:
         for size in (WARM_BYTES, nbytes):
-            boxed = answer(sender.put.remote(size), START_S)
-            took_s = answer(receiver.fetch_s.remote(boxed), 2 * FETCH_S)
-    except (RayError, OSError) as error:
+            boxed = _got(sender.put.remote(size), START_S)
+            took_s = _got(receiver.fetch_s.remote(boxed), 2 * FETCH_S)
+    except RayError as error:
         return LinkMeasured(*ends, rtt_ms, 0.0, message_of(error))
     return LinkMeasured(*ends, rtt_ms, 8e-9 * nbytes / took_s)
+
+
+def _got(reference: ray.ObjectRef, within_s: float) -> Any:
+    """Return the answer of a probe; raise Ray's errors, also if it has died."""
+    return ray.get(reference, timeout=within_s)

@@ -19,6 +19,7 @@ from cluster.config.schema import Config, SyncConfig
 from cluster.fleet.placement import NODE_ID, Node, bundle, hosts
 from cluster.fleet.ray_backend import cluster_nodes
 from cluster.launch.connect import connect
+from cluster.launch.ray_messages import messages_to_stderr
 from coordinator.errors import RunFailed, UserMistake
 from coordinator.fragments import Layout
 
@@ -83,6 +84,7 @@ def cluster_of(
     for name, value in RAY_SETTINGS.items():
         os.environ.setdefault(name, value)
     logging.getLogger("ray").setLevel(logging.ERROR)
+    messages_to_stderr()
     if address in (None, "local"):
         cpus = sum(g.processes * bundle(g).get("CPU", 0.0) for g in config.islands)
         cpus += _of_evaluator(config).get("CPU", 0.0)

@@ -68,3 +68,57 @@ def test_healthy_cluster_has_no_finding_and_a_draining_node_is_named(
     assert draining.code == 0, draining.err
     found = {(each["where"], each["severity"]) for each in draining.json["findings"]}
     assert found == {(f"node {other}", "note"), ("run forgotten", "warning")}
+
+
+SILENT = """
+import json, os, signal, sys
+from ray.cluster_utils import Cluster
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+healthy, silent = (
+    cluster.add_node(num_cpus=1, labels={"region": name}) for name in ("eu", "us")
+)
+cluster.wait_for_nodes()
+raylet = silent.all_processes["raylet"][0].process.pid
+os.kill(raylet, signal.SIGSTOP)
+print(json.dumps(cluster.address), flush=True)
+sys.stdin.readline()
+os.kill(raylet, signal.SIGKILL)  # it would start the processes that it was asked for
+cluster.shutdown()
+"""
+
+
+def test_silent_node_is_named_and_the_links_of_the_others_are_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with (
+        place() as here,
+        subprocess.Popen(
+            [sys.executable, "-c", SILENT],
+            env=here.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        address = json.loads(process.stdout.readline())
+        found = here.run("doctor", "--links", "--address", address, "--json", "--mb", "1")
+        process.stdin.close()
+        assert process.wait(60) == 0
+    assert found.code == 1, found.err
+    rows = {(each["from"][:2], each["to"][:2]): each for each in found.json["links"]}
+    assert len(rows) == 4
+    for ends, row in rows.items():
+        if "us" in ends:
+            assert "does not answer within 60 s" in row["error"]
+        else:
+            assert row["error"] is None
+            assert row["gbit_s"] > 0
+    problems = [each for each in found.json["findings"] if each["severity"] == "problem"]
+    assert {each["where"] for each in problems} == {
+        f"{row['from']} to {row['to']}" for row in rows.values() if row["error"]
+    }
