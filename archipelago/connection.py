@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from archipelago.run_handle import POLL_S, RunHandle
+from cluster.launch.exit_message import not_live
 from cluster.status import RunStatus
 from cluster.storage import runs
 from coordinator.errors import UserMistake
@@ -131,6 +132,6 @@ class ConnectedRun(RunHandle):
     def _reached(self) -> runs.Live:
         found = runs.reach(self._key(), self.address)
         if isinstance(found, Path):
-            raise UserMistake(f"run {found} is not live; there is nothing to do")
+            raise UserMistake(not_live(found))
         found.prepare()
         return found

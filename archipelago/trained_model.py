@@ -225,11 +225,13 @@ def trained_model(name: str, at: int | None = None, address: str | None = None) 
     found = runs.reach(name, address)
     if isinstance(found, Path):
         return TrainedModel(found.name, load(found / runs.CONFIG), parameters(found, at), at)
-    if not found.pid:
+    run_dir = runs.here(name) if found.pid else runs.submitted_dir(name)
+    if run_dir is None:
         raise UserMistake(
-            f"run {found.run} is of another machine, and its configuration is not here: write its "
-            "model with `archipelago export`, or run this command where the run was started"
+            f"run {found.run} is known here by its cluster only: run this command on the machine "
+            "that has its directory, which is usually the head, or write its model with "
+            "`archipelago export`"
         )
     found.prepare()
-    config = load(runs.here(name) / runs.CONFIG)
+    config = load(run_dir / runs.CONFIG)
     return TrainedModel(found.run, config, parameters(found, at, name=name), at)

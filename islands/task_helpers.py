@@ -116,7 +116,7 @@ def supervised_task(
     """Return the task of a model that maps inputs to targets, such as images to classes.
 
     An example counts as one token. Examples are shuffled anew in each epoch, and those that are
-    held out are drawn by `data.seed`.
+    held out are drawn by `run.seed`.
 
     Args:
         init: A JAX key -> the parameters, a tree of float32 arrays.

@@ -83,10 +83,17 @@ def chaos(
     ] = None,
     every_s: Annotated[
         float | None,
-        typer.Option("--kill-every", min=0.1, metavar="S", help="By chance, each S s."),
+        typer.Option(
+            "--kill-every",
+            min=0.1,
+            metavar="S",
+            help="Break a random island every S seconds; see --kind.",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the choice of victims.")] = 0,
-    for_s: Annotated[float, typer.Option("--for", metavar="S", help="For how long; 60.")] = 60.0,
+    for_s: Annotated[
+        float, typer.Option("--for", metavar="S", help="For how many seconds.")
+    ] = 60.0,
     kinds: Annotated[
         list[str], typer.Option("--kind", help="Instead of kill: stop, slow, cut, nan, drain ...")
     ] = ["kill"],  # noqa: B006 - typer reads it; it never changes

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from cluster.launch.exit_message import not_live
 from cluster.storage import runs
 from coordinator.errors import UserMistake
 from islands.data.local_paths import local_path
@@ -126,6 +127,6 @@ def live_run(name: str | None, address: str | None) -> runs.Live:
     """
     live = runs.reach(name, address)
     if isinstance(live, Path):
-        raise UserMistake(f"run {live} is not live; there is nothing to do")
+        raise UserMistake(not_live(live))
     live.prepare()
     return live

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -37,7 +39,7 @@ class Exporter:
         self._run_dir, self._status, self._starting = run_dir, status, starting
         self._files = [run_dir / TARGET]
         if not monitor.ray_metrics:
-            self._files.append(targets_of(monitor) / f"{run_dir.name}.json")
+            self._files.append(targets_of(monitor) / target_name(run_dir))
         self._server: HttpPort | None = None
         self._token = make_token()
         self._wanted = False
@@ -91,7 +93,7 @@ class Exporter:
                 f"monitor.metrics_port: {host}:{port} cannot be listened at: {error.strerror}; "
                 "0 takes a free one"
             )
-        address = f"{host}:{self._server.port}"
+        address = f"{f'[{host}]' if ':' in host else host}:{self._server.port}"
         targets = [{"targets": [address], "labels": {"job": "archipelago"}}]
         self._left.append(partial(write_token, self._run_dir, self._token))
         self._left += [partial(write_json, file, targets) for file in self._files]
@@ -109,6 +111,15 @@ class Exporter:
                 file.unlink(missing_ok=True)
             except OSError as error:
                 log.error("%s of the run that is over stays: %s", file, error)
+
+
+def target_name(run_dir: Path) -> str:
+    """Return the name of a run's file in the folder that Prometheus watches.
+
+    Runs of one name in two folders have two files.
+    """
+    where = hashlib.sha256(os.fsencode(run_dir.absolute())).hexdigest()
+    return f"{run_dir.name}-{where[:8]}.json"
 
 
 def targets_of(monitor: MonitorConfig) -> Path:

@@ -88,9 +88,15 @@ class Injection:
         if harm.kind == "node":
             actor = self._islands.actors.get(Island(harm.island))
             if actor is None or self._node_of(actor) == self._cluster.here():
-                raise UserMistake(f"run {self._run}: the node of {harm.island} is the fleet's own")
+                raise UserMistake(
+                    f"run {self._run}: {harm.island} is on the node of the fleet, whose death "
+                    "would end the run; choose an island of another node"
+                )
         if harm.island == FLEET and not self._outlives:
-            raise UserMistake(f"run {self._run} ends with its fleet: it is not submitted")
+            raise UserMistake(
+                f"run {self._run} was not submitted, so its fleet is not restarted and the run "
+                "would end; `archipelago submit` starts a run that can lose its fleet"
+            )
         try:
             victim = self._aim(harm, "requested")
         except Unavailable as error:
@@ -99,7 +105,10 @@ class Injection:
                 "try again"
             ) from error
         if victim is None:
-            raise UserMistake(f"run {self._run}: {harm.island} is not there at present")
+            raise UserMistake(
+                f"run {self._run}: {harm.island} is not there at present; `archipelago status` has "
+                "its state, repeat this command when it is live"
+            )
         self._break(victim, harm)
 
     def _aim(self, harm: Harm, why: str) -> Handle | None:

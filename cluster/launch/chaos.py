@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
+from cluster.config.problem_text import problem_of
 from cluster.config.schema import Attack
 from cluster.launch.client import reached
 from cluster.status import RunStatus
@@ -49,11 +51,22 @@ def read_plan(path: Path) -> list[Attack]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserMistake(f"{path} is not valid TOML: {error}") from error
     except ValidationError as error:
-        messages = [f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in error.errors()]
-        raise UserMistake(f"{path}: " + "; ".join(messages)) from error
+        raise UserMistake(f"{path}: " + "; ".join(map(_problem, error.errors()))) from error
     if plan.keys() != {"faults"}:
         raise UserMistake(f"{path}: it must hold a list of tables [[faults]], and nothing else")
     return sorted(plan["faults"], key=lambda attack: attack.after_s)
+
+
+def _problem(mistake: ErrorDetails) -> str:
+    """Return the message about one mistake in a plan."""
+    where, key = ".".join(map(str, mistake["loc"])), mistake["loc"][-1]
+    if mistake["type"] == "extra_forbidden":
+        of_steps = "; at_step is for faults.plan of a configuration, a plan has after_s"
+        return f"{where}: is not known{of_steps if key == 'at_step' else ''}"
+    if mistake["type"] == "missing":
+        seconds = ": the seconds from the start of the command" if key == "after_s" else ""
+        return f"{where}: is missing{seconds}"
+    return str(problem_of(mistake))
 
 
 def at_random(seed: int, every_s: float, for_s: float, kinds: Sequence[str]) -> list[Attack]:

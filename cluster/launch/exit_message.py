@@ -22,6 +22,14 @@ def resume_hint(run_dir: Path) -> str:
     return f"resume with `archipelago run {run_dir / 'config.toml'} --resume --run-dir {run_dir}`"
 
 
+def not_live(run_dir: Path) -> str:
+    """Return the message of a command that needs a live run, for one that is not live."""
+    return (
+        f"run {run_dir} is not live, so this command can do nothing; `archipelago export` writes "
+        f"its model; if it was killed, {resume_hint(run_dir)}"
+    )
+
+
 @contextmanager
 def printed_if_killed(words: str) -> Generator[None]:
     """Have `words` printed to standard error if this process dies inside the block."""

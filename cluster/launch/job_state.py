@@ -29,7 +29,9 @@ def _message(run: str, server: str, details: JobDetails) -> str:
     if details.status.is_terminal():
         reason = "" if details.status is JobStatus.SUCCEEDED else f": {details.message}"
         return (
-            f"the job of run {run} has ended ({details.status.value.lower()}{reason}); see {logs}"
+            f"the job of run {run} has ended ({details.status.value.lower()}{reason}); see {logs}; "
+            f"its files are in ~/archipelago/runs/{run} on the head, unless run.dir is set: give "
+            "that path instead of the name"
         )
     age = ""
     if details.start_time is not None:

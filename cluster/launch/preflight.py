@@ -127,7 +127,11 @@ def enter(
     assert chosen is not None, "nothing is left out where nothing was found"
     assert layout is not None, "nothing is left out where nothing was found"
     if resume and not same_layout(depot_of(config, chosen), layout):
-        raise UserMistake(f"--resume: the model of {chosen} is another one, its task has changed")
+        raise UserMistake(
+            f"--resume: the model of {chosen} has other tensors than the task makes now; use the "
+            "task and the options that the run began with, or start a new run from its weights: "
+            f'task.init_from = "run:{chosen}"'
+        )
     return config, chosen, layout
 
 

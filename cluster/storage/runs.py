@@ -268,14 +268,24 @@ def here(run: str | None) -> Path:
 def reach(run: str | None, address: str | None) -> Live | Path:
     """Return how to reach a run: by its directory if that is here, else by its name in a cluster.
 
-    If the run in a directory is over, the result is the directory. Errors: `UserMistake` if there
-    is no such run here, and no cluster was named.
+    If the run in a directory is over, the result is the directory; also, if only RAY_ADDRESS names
+    a cluster, for a submitted run.
+
+    Errors: `UserMistake` if there is no such run here, and no cluster was named.
     """
-    address = address or os.environ.get("RAY_ADDRESS")
-    if address is not None and run is not None and not Path(run).exists():
-        return Live(run, namespace_of(run), address, pid=0, auth=None)
+    cluster = address or os.environ.get("RAY_ADDRESS")
+    if cluster is not None and run is not None and not Path(run).exists():
+        if address is None and (ended := submitted_dir(run)) and (ended / SUMMARY).exists():
+            return ended
+        return Live(run, namespace_of(run), cluster, pid=0, auth=None)
     run_dir = here(run)
     return live_of(run_dir) or run_dir
+
+
+def submitted_dir(run: str) -> Path | None:
+    """Return the directory of a submitted run; None if it is not on this machine."""
+    run_dir = Path.home() / "archipelago" / "runs" / run
+    return run_dir if (run_dir / CONFIG).exists() else None
 
 
 def live_of(run_dir: Path) -> Live | None:

@@ -449,7 +449,7 @@ def test_ended_run_shows_its_status_and_cannot_be_stopped(cli: Cli, here: Path) 
     assert (code, json.loads(out)) == (0, {"t": 2, "heldout": [[0, 5.5]]})
     code, _, err = cli("stop", "old")
     assert code == 2
-    assert "run old is not live; there is nothing to do" in err
+    assert "run old is not live, so this command can do nothing" in err
 
 
 def test_top_prints_one_status_without_a_terminal(cli: Cli, here: Path) -> None:

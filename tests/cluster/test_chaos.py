@@ -28,7 +28,18 @@ def test_plan_is_sorted_by_time(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("[[faults", "is not valid TOML"),
-        ('[[faults]]\nkind = "kill"\nisland = "a"\n', r"faults\.0\.after_s: Field required"),
+        (
+            '[[faults]]\nkind = "kill"\nisland = "a"\n',
+            r"faults\.0\.after_s: is missing: the seconds",
+        ),
+        (
+            '[[faults]]\nafter_s = 1.0\nat_step = 3\nkind = "kill"\nisland = "a"\n',
+            r"faults\.0\.at_step: is not known; at_step is for faults\.plan",
+        ),
+        (
+            '[[faults]]\nafter_s = 1.0\nkind = "stop"\nisland = "a"\nfor_s = -2.0\n',
+            r"faults\.0\.for_s: must be more than 0\.0, given -2\.0",
+        ),
         ('[[faults]]\nafter_s = 1.0\nkind = "nap"\nisland = "a"\n', r"faults\.0\.kind"),
         ("", r"a list of tables \[\[faults\]\]"),
         ('[[harm]]\nafter_s = 1.0\nkind = "kill"\nisland = "a"\n', r"\[\[faults\]\]"),

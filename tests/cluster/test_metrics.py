@@ -104,10 +104,10 @@ def test_every_metric_is_scraped_with_its_labels(tmp_path: Path, monitor: Monito
         states = found["archipelago_island_state"]
         assert len(states) == 2 * len(get_args(IslandState))
         assert [s for labels, s in states if labels["state"] == "live"] == [1.0, 1.0]
-        assert (tmp_path / "targets" / "demo-1.json").exists()
+        assert [*(tmp_path / "targets").glob("demo-1-*.json")]
     finally:
         exporter.stop()
-    assert not (tmp_path / "targets" / "demo-1.json").exists()
+    assert not [*(tmp_path / "targets").iterdir()]
     assert not (tmp_path / "demo-1" / TARGET).exists()
 
 
@@ -229,6 +229,33 @@ def test_ray_gets_the_values_of_the_page_and_its_errors_end_no_run(
     ray.look(status)
     assert values
     assert ray.trouble is None
+
+
+def test_runs_of_one_name_have_a_target_each(tmp_path: Path, monitor: MonitorConfig) -> None:
+    first, other = (
+        Exporter(tmp_path / folder / "demo-1", monitor, lambda: None) for folder in ("a", "b")
+    )
+    first.start()
+    other.start()
+    assert len([*(tmp_path / "targets").iterdir()]) == 2
+    first.stop()
+    assert len([*(tmp_path / "targets").iterdir()]) == 1, "the other one's stays"
+    other.stop()
+    assert not [*(tmp_path / "targets").iterdir()]
+
+
+def test_address_of_ipv6_is_in_brackets(tmp_path: Path, monitor: MonitorConfig) -> None:
+    here = monitor.model_copy(update={"metrics_host": "::1"})
+    exporter = Exporter(tmp_path / "demo-1", here, lambda: None)
+    exporter.start()
+    try:
+        ((target,),) = [
+            each["targets"] for each in json.loads((tmp_path / "demo-1" / TARGET).read_text())
+        ]
+        assert target.startswith("[::1]:")
+        assert scraped(tmp_path / "demo-1") == {}
+    finally:
+        exporter.stop()
 
 
 def test_exports_nothing_before_the_first_status(tmp_path: Path, monitor: MonitorConfig) -> None:

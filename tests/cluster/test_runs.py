@@ -117,6 +117,23 @@ def test_default_run_is_the_newest_live_one_or_else_the_newest(elsewhere: Path, 
     assert runs.find(None) == Path("runs/liver")
 
 
+def test_ended_submitted_run_is_found_beside_its_cluster(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(elsewhere))
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    run_dir = elsewhere / "archipelago" / "runs" / "shared"
+    begun(run_dir)
+    assert runs.submitted_dir("shared") == run_dir
+    assert runs.submitted_dir("other") is None
+    live = runs.reach("shared", None)
+    assert isinstance(live, runs.Live), "it may be live on another node"
+    assert (live.address, live.pid) == ("head:6379", 0)
+    (run_dir / runs.SUMMARY).write_text("{}")
+    assert runs.reach("shared", None) == run_dir
+    assert isinstance(runs.reach("shared", "other:6379"), runs.Live), "that cluster was named"
+
+
 # --- liveness -------------------------------------------------------------------------------------
 
 

@@ -251,6 +251,15 @@ def test_curve_has_increasing_x_and_both_ends() -> None:
     assert curve_of("a", [(1.0, 2.0), (2.0, None)], 100, 0) is None
 
 
+def test_curve_with_few_known_values_keeps_them_and_its_gaps() -> None:
+    known = {401.0: 3.0, 403.0: 2.0, 700.0: 1.0}
+    curve = curve_of("a", [(float(x), known.get(float(x))) for x in range(1000)], 50, 0)
+    assert curve is not None
+    assert [*zip(curve.x, curve.y, strict=True)] == [
+        (401.0, 3.0), (402.0, None), (403.0, 2.0), (404.0, None), (700.0, 1.0)
+    ]  # fmt: skip
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 

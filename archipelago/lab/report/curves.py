@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from archipelago.lab.report.contents import ReportChart, ReportSeries
@@ -173,7 +175,7 @@ def curve_of(
             by_x[x] = y
     if sum(y is not None for y in by_x.values()) < 2:
         return None
-    kept = thinned([*by_x.items()], points)
+    kept = _with_gaps([*by_x.items()], points)
     return ReportSeries(label, [x for x, _ in kept], [y for _, y in kept], colour)
 
 
@@ -182,6 +184,20 @@ def thinned(values: Sequence[Any], most: int) -> list[Any]:
     if len(values) <= most:
         return [*values]
     return [values[i * (len(values) - 1) // (most - 1)] for i in range(most)]
+
+
+def _with_gaps(
+    pairs: Sequence[tuple[float, float | None]], most: int
+) -> list[tuple[float, float | None]]:
+    """Return at most `most` pairs with a value, and between two of them a gap if there is one."""
+    known = thinned([i for i, (_, y) in enumerate(pairs) if y is not None], most)
+    gap_at, kept = [i for i, (_, y) in enumerate(pairs) if y is None], [pairs[known[0]]]
+    for before, after in pairwise(known):
+        place = bisect(gap_at, before)
+        if place < len(gap_at) and gap_at[place] < after:
+            kept.append(pairs[gap_at[place]])
+        kept.append(pairs[after])
+    return kept
 
 
 def _island_losses(record: RunRecord, points: int) -> list[ReportChart]:
