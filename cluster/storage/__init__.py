@@ -14,6 +14,7 @@ contract.
     ownership      the right to write there: one fleet at a time, by number
     pids           whether a process of this machine is alive, and not another one with its number
     runs           run directories: chosen, found, reached, resumed
+    binding_settings  the settings that a run keeps when it is resumed
     stored_interval  the H and P that a run with `sync.every = "auto"` has chosen
     run_files      the name and the content of each file of a run
     fleet_file     `fleet.json`: the part of a fleet's state that outlives its process

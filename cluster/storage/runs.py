@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.names import namespace_of
+from cluster.storage.binding_settings import changes
 from cluster.storage.depot import Depot
 from cluster.storage.files import json_bytes, write, write_json
 from cluster.storage.fleet_file import FLEET_FILE, load_fleet_memory, save_fleet_memory
@@ -94,7 +95,7 @@ def resume(config: Config, run_dir: Path | None) -> Path:
     """Return the directory of a run that died and should continue, by --run-dir or by its name.
 
     Errors: `UserMistake` if there is none, it is running, it has ended, or its configuration
-    differs; islands and monitor may differ, but no island may move to another region.
+    differs; islands and monitor may differ, but each group keeps its region and batch size.
     """
     chosen = resumed_dir(config, run_dir)
     depot = depot_of(config, chosen)
@@ -115,10 +116,10 @@ def resume(config: Config, run_dir: Path | None) -> Path:
         raise UserMistake(f"--resume: run {chosen} is live, as {owner}")
     if ended_depots:
         raise UserMistake(f"--resume: run {chosen} has ended; see {SUMMARY} in {ended_depots[0]}")
-    if changes := _changes(old, config):
+    if changed := changes(old, config):
         raise UserMistake(
             f"--resume: run {chosen} was configured otherwise, and keeps its configuration: "
-            + "; ".join(changes)
+            + "; ".join(changed)
         )
     return chosen
 
@@ -131,32 +132,6 @@ def resumed_dir(config: Config, run_dir: Path | None) -> Path:
     if run_dir is None and config.run.name is None:
         raise UserMistake("--resume: say which run, with --run-dir DIR or --set run.name=NAME")
     return run_dir or Path(config.run.dir) / str(config.run.name)
-
-
-def _changes(old: Config, new: Config) -> list[str]:
-    """Return the settings that a run must keep and that differ, with both values."""
-    before, now = _binding(old), _binding(new)
-    regions, regions_now = ({each.group: each.region for each in of.islands} for of in (old, new))
-    for group in regions.keys() & regions_now.keys():  # its leases are pieces of one corpus
-        key = f"the region of group {group}"
-        before[key], now[key] = regions[group], regions_now[group]
-    return [
-        f"{key} was {before.get(key, 'not there')!s:.200}, is {now.get(key, 'not there')!s:.200}"
-        for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key)
-    ]
-
-
-def _binding(config: Config) -> dict[str, object]:
-    """Return the settings that a run must keep: each key that defines what is trained and how."""
-    plain = config.model_dump(mode="json", exclude={"islands", "monitor"})
-    for key in ("name", "dir", "owner", "priority", "budget", "forbid"):
-        del plain["run"][key]
-    del plain["faults"]["preemption"]  # another machine may be in another cloud
-    del plain["sync"]["step_s"], plain["sync"]["force"]  # they matter only before the start
-    for key in ("dir", "hang_s", "restarts", "keep_hourly", "keep_daily"):
-        del plain["durability"][key]
-    return {f"{name}.{key}": value for name, table in plain.items() for key, value in table.items()}
 
 
 def begun(depot: Depot) -> Config:

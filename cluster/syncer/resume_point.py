@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 from cluster.source import source_sha256
 from cluster.storage.depot import Depot
@@ -27,7 +28,12 @@ log = logging.getLogger("archipelago.comeback")
 
 
 def rules_sha256(rule: Rule) -> str:
-    """Return a hash of everything on which the answer to an event depends: rule and source."""
+    """Return a hash of everything on which the answer to an event depends: rule and source.
+
+    The batches of groups are left out: no group changes its own (`binding_settings`), and one that
+    is new at a resume has no events yet.
+    """
+    rule = replace(rule, batches=())
     return hashlib.sha256(f"{rule!r} {source_sha256()}".encode()).hexdigest()
 
 

@@ -224,6 +224,17 @@ def test_resume_refuses_changes_of_the_training() -> None:
     assert runs.resume(config("run.budget={device_hours=9.0}"), folder) == folder
 
 
+def test_resume_keeps_each_group_and_its_batch() -> None:
+    folder = died(Path("runs/mine"))
+    (group,) = (each.group for each in config().islands)
+    with pytest.raises(UserMistake, match=f"the batch_size of group {group} was 8, is 16"):
+        runs.resume(config("islands.0.batch_size=16"), folder)
+    with pytest.raises(UserMistake, match=f"group {group} was there, is not there"):
+        runs.resume(config("islands=[{group='other'}]"), folder)
+    more = config(f"islands=[{{group='new', batch_size=2}}, {{group='{group}'}}]")
+    assert runs.resume(more, folder) == folder
+
+
 REGIONS = (
     "islands=[{group='eu', region='eu'}, {group='us', region='us'}]",
     "regions={eu={data='/corpus/eu'}, us={data='/corpus/us'}}",
@@ -251,8 +262,8 @@ def test_resume_refuses_other_regions(changed: Sequence[str], why: str) -> None:
     assert runs.resume(config(*REGIONS), folder) == folder
     with pytest.raises(UserMistake, match=f"configured otherwise.*: {why}"):
         runs.resume(config(*changed), folder)
-    fewer = "islands=[{group='us', region='us'}, {group='c', region='eu', count=2}]"
-    assert runs.resume(config(fewer, REGIONS[1]), folder) == folder
+    more = f"{REGIONS[0][:-1]}, {{group='c', region='eu', count=2}}]"
+    assert runs.resume(config(more, REGIONS[1]), folder) == folder
 
 
 def test_reopened_run_keeps_its_islands_unless_others_are_configured() -> None:
