@@ -29,8 +29,8 @@ def audit(
     Everything comes from the tape of the run: leases, messages by kind with their bytes and a
     digest, and the lineage of every merge. Islands without a region are shown as one. The digests
     of payloads need `durability.keep_contributions` and `--lineage`. It exits with 1 if something
-    left a region that may not (`regions.NAME.may_leave`), or if the tape is damaged other than by a
-    crash in the middle of its last write.
+    left a region that may not (`regions.NAME.may_leave`), if the tape is damaged other than by a
+    crash in the middle of its last write, or if a kept payload was changed or cannot be read.
 
     Example: archipelago audit runs/regions --lineage
     """
@@ -80,6 +80,8 @@ def audit(
                 table.add_row(*row, f"{each.weight:.4f}", digest)
         out.print(table)
     out.print(f"\nlineage {found.lineage_sha256}")
+    for why in found.unconfirmed:
+        out.print(f"a kept payload is not confirmed: {why}")
     if found.damage is not None:
         out.print(f"the tape is damaged: {found.damage}")
     raise typer.Exit(0 if found.passed else 1)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from cluster.config.field_check import reads
 from cluster.config.problem_text import Problem
 from cluster.config.region_tables import NEEDED, Leaving
-from cluster.config.schema import Config
+from cluster.config.schema import Config, IslandGroup
 from cluster.config.values import nearest
 from islands.data.buckets import in_bucket
 from islands.sources import STDLIB
@@ -96,13 +96,14 @@ def buckets_are_read_in_their_region(config: Config) -> Iterator[Problem]:
     """
     for number, group in enumerate(config.islands):
         region = config.region_of(group)
-        if region is None or group.label_selector or Leaving.CORPUS in region.may_leave:
+        if region is None or Leaving.CORPUS in region.may_leave or _is_bound(config, group):
             continue
         if in_bucket(region.data):
-            name = group.region
+            name, labels = group.region, group.label_selector
             yield Problem(
                 f"islands.{number}.label_selector",
-                f"is missing, and the corpus of region {name} is in a bucket (regions.{name}.data),"
+                ("binds no island to its region" if labels else "is missing")
+                + f", and the corpus of region {name} is in a bucket (regions.{name}.data),"
                 " which nodes of other regions can read, too; write label_selector = {region = "
                 f'"{name}"}} and start the nodes of the region with `ray start '
                 f'--labels=region={name}`, or add "corpus" to regions.{name}.may_leave',
@@ -126,6 +127,15 @@ def regions_read_no_other(config: Config) -> Iterator[Problem]:
                 "label_selector in all groups of both regions, with another plain value in each "
                 f'region, such as {{region = "{one}"}} and {{region = "{two}"}}',
             )
+
+
+def _is_bound(config: Config, group: IslandGroup) -> bool:
+    """Return whether a label of this group has a plain value that no other region's group has."""
+    others = [each.label_selector or {} for each in config.islands if each.region != group.region]
+    return any(
+        _is_plain(value) and all(labels.get(key) != value for labels in others)
+        for key, value in (group.label_selector or {}).items()
+    )
 
 
 def _on_nodes_apart(config: Config, one: str, two: str) -> bool:

@@ -65,12 +65,16 @@ class ContributionStore:
         parts = unseal(*self._place(contribution), layout)
         return joined(parts["payload"], parts.get("moments"))
 
-    def sha256(self, contribution: ContributionId, layout: str) -> str:
+    def sha256(self, contribution: ContributionId, layout: str) -> str | None:
         """Return the digest of a contribution, after comparing its content with it.
 
-        Errors: the errors of `load`.
+        Return None if it was not kept.
+
+        Errors: `Damaged` if it has changed since it was written; `OSError` if its depot cannot be
+        reached.
         """
-        return verified_sha256(*self._place(contribution), layout)
+        depot, name = self._place(contribution)
+        return verified_sha256(depot, name, layout) if depot.has(name) else None
 
     def tidy(self, depot: str, p: Fragment) -> None:
         """Delete temporary files of a fragment that crashed writers have left in a depot.

@@ -192,6 +192,14 @@ def test_corpus_in_a_bucket_needs_labels(data: str) -> None:
     ]
     given["islands"][0]["label_selector"] = {"region": "eu"}
     parse(given)
+    for unbound in ("!us", "in(eu,us)"):
+        given["islands"][0]["label_selector"] = {"region": unbound}
+        (found,) = problems(given)
+        assert found.startswith("islands.0.label_selector: binds no island to its region, and ")
+    given["islands"][0]["label_selector"] = {"disk": "ssd"}
+    given["islands"][1]["label_selector"] = {"disk": "ssd"}
+    (found,) = problems(given)
+    assert found.startswith("islands.0.label_selector: binds no island")
 
 
 def test_corpus_in_a_bucket_that_may_leave_needs_no_labels() -> None:

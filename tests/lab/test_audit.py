@@ -169,12 +169,24 @@ def test_digest_of_payloads_covers_those_that_were_kept(run: Played) -> None:
     files = sorted((run.run_dir / "contributions").rglob("*.safetensors"))
     assert sum(each.payloads for each in before) == len(files)
     assert all(each.payloads_sha256 for each in before)
-    next(each for each in files if each.name.startswith("us-0")).write_bytes(b"")
+    assert audit(run.run_dir, digests=True).passed
+    victim = next(each for each in files if each.name.startswith("us-0"))
+    whole = victim.read_bytes()
+    victim.write_bytes(b"")
+    found = audit(run.run_dir, digests=True)
+    (why,) = found.unconfirmed
+    assert victim.name in why
+    assert not found.passed
+    assert audit(run.run_dir).passed, "no payload is read"
     eu, us = deltas()
     assert eu == before[0]
     assert us.payloads == before[1].payloads - 1
     assert us.payloads_sha256 != before[1].payloads_sha256
     assert us.sha256 == before[1].sha256
+    victim.unlink()
+    found = audit(run.run_dir, digests=True)
+    assert (found.unconfirmed, found.passed) == ([], True), "it was not kept"
+    victim.write_bytes(whole)
 
 
 def test_moments_that_a_joining_island_took_cross_the_border_once(tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ def audit(run_dir: Path, *, digests: bool = False) -> Audit:
         lineage,
         "; ".join(filter(None, [tape.damage, *uncounted])) or None,
         bool(uncounted) or not tape.is_torn_only,
+        auditor.unconfirmed,
     )
 
 
@@ -150,6 +151,7 @@ class _Auditor:
         self._of = dict[Island, RegionAudit]()
         self._leases = dict[str, set[int]]()
         self._given = set[Life]()  # lives whose moments of a donor are counted
+        self.unconfirmed = list[str]()  # why kept payloads have no digest
         self._payloads = dict[ContributionId, str]()  # digests of those that are not merged yet
         self.lineage = Lineage(len(layout.fragments))
 
@@ -264,7 +266,8 @@ class _Auditor:
             return None
         try:
             return self._kept.sha256(contribution.id, self._layout.fingerprint)
-        except (Damaged, OSError):  # it may be in a store of its region
+        except (Damaged, OSError) as error:
+            self.unconfirmed.append(str(error))
             return None
 
 

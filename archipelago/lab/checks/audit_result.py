@@ -135,11 +135,14 @@ class Audit:
     """Damage to the tape; None if there is none."""
     is_incomplete: bool
     """Whether there is damage other than an end that a crash cut off, which costs nothing."""
+    unconfirmed: list[str]
+    """Why payloads that were kept have no digest: they were changed, or cannot be read."""
 
     @property
     def passed(self) -> bool:
-        """Whether nothing left a region that may not, and no event is missing."""
-        return not self.is_incomplete and not any(each.violations for each in self.regions)
+        """Whether nothing left that may not, no event is missing, and no payload was changed."""
+        sound = not self.is_incomplete and not self.unconfirmed
+        return sound and not any(each.violations for each in self.regions)
 
 
 def as_json(found: Audit, *, lineage: bool) -> Mapping[str, object]:
