@@ -11,5 +11,6 @@ These modules are beside the layers:
     transfers  the transfer of a contribution, timed without a common clock
     source    fingerprints of the running source, ours and the user's
     package_guard  finds other packages with our names before they are imported
+    thinning  series that grow, kept short and evenly spread
     tasks     creation of asyncio tasks, and reporting of exceptions that are never awaited
 """

@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from cluster.status import EventStatus, RunStatus
+from cluster.thinning import thin
 
 POINTS_KEPT = 512
-"""The most points of each curve; when there are more, every other older one is dropped."""
+"""The most points of each curve; when there are more, they are thinned out evenly."""
 EVENTS_KEPT = 100
 """The newest events that are kept."""
 ROWS_READ = 500
 """The most lines of an earlier part of the run that are read, evenly spread over the file."""
 
+EvaluationPlace = tuple[int, float]
+"""The tokens and the elapsed seconds at which an evaluation is drawn."""
 ExpectedPart = tuple[float, float, float]
 """An expected loss, and the ends of its band."""
 
@@ -43,6 +46,7 @@ class PageFeed:
         self._last: RunStatus | None = None
         self._marks: list[Mark] = []
         self._events = deque[EventStatus](maxlen=EVENTS_KEPT)
+        self._places: dict[int, EvaluationPlace] = {}
         self._expected: dict[int, ExpectedPart] = {}
         self.number = 0
         """The number of the status that was seen last; it grows with each one."""
@@ -57,11 +61,10 @@ class PageFeed:
         self._last, self.number = status, self.number + 1
         self._expect(status)
         mark = _mark(status)
-        if self._marks and mark.elapsed_s <= self._marks[-1].elapsed_s:
-            return True
-        self._marks.append(mark)
-        if len(self._marks) > POINTS_KEPT:
-            del self._marks[1:-1:2]
+        if not self._marks or mark.elapsed_s > self._marks[-1].elapsed_s:
+            self._marks.append(mark)
+        self._locate(status)
+        thin(self._marks, POINTS_KEPT, lambda each: each.elapsed_s)
         return True
 
     def content(self) -> dict[str, Any]:
@@ -83,32 +86,49 @@ class PageFeed:
     def _losses(self, status: RunStatus) -> Iterator[list[float | None]]:
         """Yield each held-out loss as t, tokens, seconds, loss, and the expected loss and band.
 
-        The tokens are those of the first look with this t. If nothing was expected of a loss, the
-        last three are left out.
+        The tokens are those of the first look with this t, and never fall along the curve. If
+        nothing was expected of a loss, the last three are left out.
         """
-        marks = iter(self._marks)
-        mark = next(marks, None)
-        curve = cast("Sequence[tuple[int, float | None]]", status.get("heldout", ()))
-        for t, loss in curve:
-            while mark is not None and mark.t < t:
-                mark = next(marks, None)
-            at = mark or (self._marks[-1] if self._marks else None)
-            if at is not None and loss is not None and math.isfinite(loss):
-                yield [t, at.tokens, at.elapsed_s, loss, *self._expected.get(t, ())]
+        newest = status["tokens_trained"], status["elapsed_s"]
+        place: EvaluationPlace = 0, 0.0
+        for t, loss in _curve(status):
+            tokens, elapsed_s = self._places.get(t, newest)
+            place = max(tokens, place[0]), max(elapsed_s, place[1])
+            if loss is not None and math.isfinite(loss):
+                yield [t, *place, loss, *self._expected.get(t, ())]
+
+    def _locate(self, status: RunStatus) -> None:
+        """Keep the place of each new point of the curve: marks near it may be deleted later."""
+        for t, _ in _curve(status):
+            if t not in self._places:
+                first = next((mark for mark in self._marks if mark.t >= t), None)
+                if first is not None:
+                    self._places[t] = first.tokens, first.elapsed_s
+        _forget(self._places, status)
 
     def _expect(self, status: RunStatus) -> None:
         """Keep what was expected of the newest loss, as long as the curve has its point."""
         if (expected := status.get("expected")) is None:
             return
         self._expected[expected["t"]] = expected["loss"], expected["low"], expected["high"]
-        if len(self._expected) > 2 * POINTS_KEPT:
-            kept = {t for t, _ in status["heldout"]}
-            self._expected = {t: each for t, each in self._expected.items() if t in kept}
+        _forget(self._expected, status)
 
     def read_back(self, path: Path) -> None:
         """See some lines of the metrics log of an earlier process, evenly spread over the file."""
         for row in _sampled(path):
             self.see(row)
+
+
+def _curve(status: RunStatus) -> Sequence[tuple[int, float | None]]:
+    """Return the held-out curve of a status, whose losses are None in a row if not finite."""
+    return cast("Sequence[tuple[int, float | None]]", status.get("heldout", ()))
+
+
+def _forget(known: dict[int, Any], status: RunStatus) -> None:
+    """Delete the entries of points that the curve has no more, if there are many entries."""
+    if len(known) > 2 * POINTS_KEPT:
+        for t in known.keys() - {t for t, _ in _curve(status)}:
+            del known[t]
 
 
 def _moment(status: RunStatus) -> tuple[float, Sequence[str], float]:
@@ -148,6 +168,7 @@ def _sampled(path: Path) -> Iterator[RunStatus]:
                 try:
                     row: Any = json.loads(line)
                     _mark(row)
+                    dict(_curve(row))
                     yield cast("RunStatus", row)
                 except (ValueError, LookupError, TypeError, AttributeError):
                     pass

@@ -1,0 +1,97 @@
+"""Tests that the series of a long run are thinned out evenly."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.fleet.page_feed import POINTS_KEPT, PageFeed
+from cluster.thinning import thin
+from tests.cluster.test_http_port import at
+
+MOST = 32
+
+
+def kept(places: Sequence[float], most: int = MOST) -> list[float]:
+    """Return the points that are left when each one is added, and the series is thinned out."""
+    found: list[float] = []
+    for each in places:
+        found.append(each)
+        thin(found, most, float)
+        assert len(found) <= most
+    return found
+
+
+def check_even(found: Sequence[float], widest: float) -> None:
+    """Check that no gap is above twice the mean, or above `widest`, the widest before."""
+    gaps = [after - before for before, after in pairwise(found)]
+    assert max(gaps) <= max(widest, 2 * sum(gaps) / len(gaps)) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("count", [10, 1_000, 100_000])
+def test_a_growing_series_stays_even_whatever_its_length(count: int) -> None:
+    chance = random.Random(count)
+    for places in (range(count), [*accumulate(chance.random() for _ in range(count))]):
+        found = kept(places)
+        assert len(found) == min(count, MOST)
+        assert (found[0], found[-1]) == (places[0], places[-1])
+        check_even(found, 1.0)
+
+
+@given(
+    gaps=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=200),
+    most=st.integers(2, 20),
+)
+def test_deleting_points_leaves_both_ends_and_no_wide_gap(gaps: list[float], most: int) -> None:
+    places = [*accumulate(gaps, initial=0.0)]
+    found = kept(places, most)
+    assert (found[0], found[-1]) == (places[0], places[-1])
+    assert {*found} <= {*places}
+    assert found == sorted(found)
+    if most > 2:
+        check_even(found, max(gaps))
+
+
+# --- the live page --------------------------------------------------------------------------------
+
+LOOKS = 6 * POINTS_KEPT
+
+
+def long_run() -> PageFeed:
+    """Return the feed of a run that was evaluated at each tenth look, a step before it."""
+    feed, curve = PageFeed(), list[tuple[int, float]]()
+    for look in range(LOOKS):
+        if look % 10 == 1:
+            curve.append((look - 1, 4.0))
+        feed.see(at(10.0 * look, look, tokens_trained=100 * look, heldout=[*curve]))
+    return feed
+
+
+def test_page_of_a_long_run_shows_each_evaluation_at_its_tokens_and_time() -> None:
+    """Evaluations before the last minutes were once drawn at the place of the same look."""
+    losses = long_run().content()["loss"]
+    assert len(losses) > LOOKS // 10 - 2
+    for t, tokens, elapsed_s, _ in losses:
+        assert 0 <= tokens - 100 * t <= 100
+        assert 0 <= elapsed_s - 10 * t <= 10
+
+
+def test_page_of_a_long_run_shows_the_whole_run_evenly() -> None:
+    marks = long_run().content()["marks"]
+    assert len(marks) == POINTS_KEPT
+    assert (marks[0][1], marks[-1][1]) == (0, LOOKS - 1)
+    check_even([mark[0] for mark in marks], 10.0)
+
+
+def test_places_of_evaluations_are_right_after_many_others_were_forgotten() -> None:
+    feed = PageFeed()
+    for look in range(5):
+        first = 1_000 * look
+        curve = [(t, 4.0) for t in range(first, first + 900)]
+        feed.see(at(10.0 * look, first + 900, tokens_trained=look, heldout=curve))
+        assert [loss[1] for loss in feed.content()["loss"]] == [look] * 900
