@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from cluster.syncer.counts import Counts, smoothed
+from cluster.thinning import thin
 from coordinator import suspects
 from coordinator.protocol import Merge, Merged, Unsound
 from coordinator.state import FragmentState, Stage, State
@@ -72,14 +73,14 @@ def pointed(counts: Counts, before: State, event: Merged) -> None:
 def evaluated(counts: Counts, t: int, loss: float | None) -> None:
     """Record a held-out loss as of syncer step `t`; thin out the curve when it is long.
 
-    The curve has one point for each step, the newest: a run that waits is evaluated, too.
+    The curve has one point for each step, the newest: a run that waits is evaluated, too. A long
+    curve is evenly spread over the steps of the run, and the same after a replay.
     """
     if loss is not None and math.isfinite(loss):
         if counts.heldout and counts.heldout[-1][0] == t:
             counts.heldout.pop()
         counts.heldout.append((t, loss))
-        if len(counts.heldout) > CURVE_KEPT:
-            del counts.heldout[1:-1:2]
+        thin(counts.heldout, CURVE_KEPT, lambda point: point[0])
         counts.not_finite = ""
     else:
         counts.not_finite = f"its held-out loss at t = {t} is not finite"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -11,8 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.fleet.page_feed import POINTS_KEPT, PageFeed
+from cluster.syncer.measures import Measures
+from cluster.syncer.merge_measures import CURVE_KEPT
 from cluster.thinning import thin
+from coordinator.codec import Wire
 from tests.cluster.test_http_port import at
+from tests.cluster.test_notes import A
 
 MOST = 32
 
@@ -55,6 +60,27 @@ def test_deleting_points_leaves_both_ends_and_no_wide_gap(gaps: list[float], mos
     assert found == sorted(found)
     if most > 2:
         check_even(found, max(gaps))
+
+
+# --- the held-out curve of a run ------------------------------------------------------------------
+
+
+def test_heldout_curve_spans_a_long_run_evenly_and_the_same_after_a_restart() -> None:
+    """A long run once kept only its last evaluations, and its first one."""
+    measures, count = Measures("r", {A: "g"}, [30], Wire.BF16, now_s=0.0), 10 * CURVE_KEPT
+    successor = Measures("r", {A: "g"}, [30], Wire.BF16, now_s=0.0)
+    for t in range(count):
+        if t == count // 3:
+            successor.came_back(json.loads(json.dumps(measures.memory())), None)
+        measures.evaluated(7 * t, 3.0)
+        if t >= count // 3:
+            successor.evaluated(7 * t, 3.0)
+    steps = [t for t, _ in measures.counts.heldout]
+    assert (len(steps), steps[0], steps[-1]) == (CURVE_KEPT, 0, 7 * (count - 1))
+    check_even(steps, 7)
+    assert [[*point] for point in successor.counts.heldout] == [
+        [*point] for point in measures.counts.heldout
+    ]
 
 
 # --- the live page --------------------------------------------------------------------------------
