@@ -33,6 +33,7 @@ contract.
     model_file     the exported model, and its fingerprint
     sealed         arrays in one safetensors file with a checksum
     metrics_log    `metrics.jsonl`: status lines of a run, limited in size
+    line_thinning  which lines of a full metrics log stay
     files          files that are replaced as a whole; JSON without NaN
     lines          files of lines, which wait in memory until they are flushed
     format         the number of the format, and errors of files

@@ -1,18 +1,18 @@
 """The file `metrics.jsonl`: one line for each status that a run has reported, newest last.
 
-Its size is limited: when it is full, every other line of its older half is deleted. So a long run
-has all lines of the last hours, and fewer and fewer of earlier times.
+Its size is limited: when it is full, its older half is thinned out (`line_thinning`). So a long run
+has all lines of the last hours, and lines of all earlier times, evenly spread.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from cluster.storage.files import Lines, aside_of
+from cluster.storage.line_thinning import thinned_lines
 
 log = logging.getLogger("archipelago.files")
 
@@ -64,11 +64,15 @@ class MetricsLog:
             self._lines.close()
 
     def _thin(self, lines: Lines) -> None:
-        """Delete every other line of the older half; with a full disk the file stays as it is."""
+        """Thin out all but the newest lines; with a full disk the file stays as it is.
+
+        The newest lines are half of the limit, and at most a quarter of it stays of the others.
+        """
         aside = aside_of(self._path)
+        older, most = lines.length - self._limit // 2, self._limit // 4
         try:
             with self._path.open("rb") as old, aside.open("wb") as new:
-                new.writelines(_thinned(old, lines.length // 2))
+                new.writelines(thinned_lines(old, older, most))
             aside.replace(self._path)
         except OSError as error:
             log.error("%s cannot be made shorter: %s", self._path, error)
@@ -80,16 +84,6 @@ class MetricsLog:
         with suppress(OSError):
             lines.close()
         self._lines, self._most = None, self._limit
-
-
-def _thinned(lines: Iterator[bytes], older: int) -> Iterator[bytes]:
-    """Yield the lines that stay; `older`: the bytes in which every other line is dropped."""
-    read, keep = 0, False
-    for line in lines:
-        keep = not keep or read >= older
-        read += len(line)
-        if keep:
-            yield line
 
 
 def last_lines(path: Path, most: int) -> list[bytes]:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import pytest
 
 from archipelago.lab.bench.long_tape import Crew, config_for
 from archipelago.lab.bench.scale import layout_of
-from cluster.fleet.metrics_row import CURVE_SKETCHED, sketched
-from cluster.storage.files import aside_of
+from cluster.fleet.metrics_row import CURVE_SKETCHED, metrics_line, sketched
+from cluster.storage.files import aside_of, json_text
 from cluster.storage.folder import Folder
+from cluster.storage.line_thinning import StoredLine, kept_lines, stored_line
 from cluster.storage.metrics_log import MEGABYTE, MetricsLog, last_look
 from cluster.syncer.counts import RECOVERIES_KEPT, SPANS_KEPT
 from cluster.syncer.island_measures import advanced
@@ -25,6 +30,7 @@ from coordinator.protocol import Incarnation, Island, Join, Life, Lost, Vitals
 from coordinator.state import initial
 from coordinator.tape import freeze
 from tests.cluster.test_notes import A, Story, measures_from
+from tests.cluster.test_progress import a_status
 from tests.coordinator.given import rule
 
 
@@ -53,8 +59,74 @@ def test_metrics_log_is_bounded_and_keeps_the_last_looks_whole(tmp_path: Path) -
     numbers = [json.loads(line)["t"] for line in kept]
     assert numbers == sorted(numbers)
     assert numbers[-300:] == [*range(4_700, 5_000)], "all of the last"
-    assert numbers[0] < 500, "and ever less of what was before"
+    assert numbers[0] == 0, "and the first"
     assert [each.name for each in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def long_log(path: Path, evaluations: int, count: int = 12_000) -> list[dict[str, Any]]:
+    """Return the lines that are left of `count` looks, half a second apart, of about 1.5 kB."""
+    chance, log = seeded(), MetricsLog(path, 1)
+    for number in range(count):
+        step = number * evaluations // count if number > 100 else None
+        begun = {"schema": 1, "unix_s": 1.7e9 + number / 2, "heldout_loss": 4.0, "heldout_t": step}
+        log.write(json_text({**begun, "t": number, "more": "x" * chance.randrange(1_000, 2_000)}))
+        assert path.stat().st_size <= MEGABYTE
+    log.close()
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def widest(places: Sequence[int]) -> float:
+    """Return the largest gap, as a multiple of the mean one."""
+    gaps = [after - before for before, after in pairwise(places)]
+    return max(gaps) / fmean(gaps)
+
+
+@pytest.mark.parametrize("evaluations", [60, 3_000])
+def test_metrics_log_spans_a_long_run_evenly(tmp_path: Path, evaluations: int) -> None:
+    """A long run once kept no line between the first one and those of the last hours."""
+    numbers = [row["t"] for row in long_log(tmp_path / "metrics.jsonl", evaluations)]
+    assert (numbers[0], numbers[-1]) == (0, 11_999)
+    assert numbers == sorted({*numbers})
+    assert numbers[-300:] == [*range(11_700, 12_000)], "all of the last"
+    early = [number for number in numbers if number < 10_000]
+    assert len(early) > 40
+    assert widest(early) < 4
+
+
+def test_metrics_log_keeps_the_first_look_at_each_evaluation(tmp_path: Path) -> None:
+    steps = 60
+    rows = long_log(tmp_path / "metrics.jsonl", steps)
+    firsts = {row["heldout_t"]: row["t"] for row in reversed(rows)}
+    expected = {step: -(-step * 12_000 // steps) for step in range(1, steps)}
+    assert {step: firsts.get(step) for step in expected} == expected
+
+
+def test_evaluations_that_are_too_many_are_thinned_out_evenly(tmp_path: Path) -> None:
+    rows = long_log(tmp_path / "metrics.jsonl", 3_000)
+    steps = sorted({row["heldout_t"] for row in rows} - {None})
+    assert steps[0] < 100
+    assert steps[-1] == 2_999
+    assert widest([step for step in steps if step < 2_500]) < 4
+
+
+def test_line_of_a_status_has_its_time_and_evaluation_at_its_head() -> None:
+    status = a_status(islands=64)
+    status["heldout"] = [(40, 5.0), (50, math.pi)]
+    line = metrics_line(status, 1.7e9 + 0.125).encode() + b"\n"
+    assert stored_line(line) == StoredLine(len(line), 1.7e9 + 0.125, 50)
+    status["heldout"] = []
+    line = metrics_line(status, 5.0).encode()
+    assert stored_line(line) == StoredLine(len(line), 5.0, None)
+    for damaged in (b"", b"\n", line[:9], b"{torn", b'{"unix_s": 1' + b"0" * 30):
+        assert stored_line(damaged) == StoredLine(len(damaged), None, None)
+
+
+def test_lines_without_a_time_are_deleted_before_the_others() -> None:
+    lines = [StoredLine(10, 3.0 * n if n % 2 else None, None) for n in range(1, 40)]
+    assert kept_lines(lines, 10 * len(lines)) == {*range(39)}
+    assert kept_lines(lines, 200) == {*range(0, 39, 2)}
+    assert kept_lines(lines, 5) == {0}, "the first line stays whatever its size"
+    assert kept_lines([], 5) == set()
 
 
 def test_metrics_log_returns_to_its_limit_after_a_failed_attempt(tmp_path: Path) -> None:
