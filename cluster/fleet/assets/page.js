@@ -8,7 +8,7 @@ const NAMES = {
 };
 const FATES = { merged: "a-computing", discarded: "a-data", outstanding: "a-copying", lost: "a-dead" };
 const AXES = ["step t", "tokens", "seconds"];
-const CHART_PX = 220, MOST_ROUNDS = 8;
+const CHART_PX = 220, MOST_ROUNDS = 8, MOST_MARKS = 2000;
 const byId = (id) => document.getElementById(id);
 
 let content = null, axis = 1;
@@ -241,6 +241,18 @@ function draw(id, key, data, series, axes, scales, bands) {
   charts[id] = { key, plot: new uPlot(options, data, place) };
 }
 
+// Deletes the mark whose neighbors are the closest together, until few enough are left.
+function thin(all) {
+  while (all.length > MOST_MARKS) {
+    let least = Infinity, inner = 1;
+    for (let index = 1; index < all.length - 1; index++) {
+      const span = all[index + 1][0] - all[index - 1][0];
+      if (span < least) [least, inner] = [span, index];
+    }
+    all.splice(inner, 1);
+  }
+}
+
 function curves() {
   const scheme = color("--paper"), points = content.loss.filter((point) => point[axis] !== null);
   const column = (index) => points.map((point) => point[index] ?? null);
@@ -319,7 +331,8 @@ stream.addEventListener("whole", (message) => {
 });
 stream.addEventListener("update", (message) => {
   content = JSON.parse(message.data);
-  marks = [...marks, ...content.marks];
+  marks.push(...content.marks);
+  thin(marks);
   show();
 });
 stream.addEventListener("error", () => {
