@@ -1,13 +1,15 @@
 """The files `metrics.jsonl` and `events.jsonl` of a run, as its fleet continues them.
 
-A run directory that cannot be written to, or hangs, costs lines and never the run: lines are left
-out, with an alert, until it takes some again.
+A run directory that cannot be written to, or hangs, costs lines and never the run. There is an
+alert until it takes lines again. Meanwhile lines of `metrics.jsonl` are left out, and up to
+`EVENTS_KEPT` lines of `events.jsonl` wait.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,8 @@ from cluster.storage.metrics_log import EVENTS, EVENTS_MB, LOOKS, MetricsLog, la
 
 log = logging.getLogger("archipelago.fleet")
 T = TypeVar("T")
+EVENTS_KEPT = 1000
+"""The most events that wait until the run directory takes them; further ones are left out."""
 
 
 class RecordFiles:
@@ -35,11 +39,12 @@ class RecordFiles:
         self._run_dir, self._storage = run_dir, LimitedCalls(limit_s)
         self._statuses = MetricsLog(run_dir / LOOKS, metrics_mb)
         self._events = MetricsLog(run_dir / EVENTS, EVENTS_MB)
+        self._waiting = deque[str]()  # events that are not in the file yet, oldest first
         self._silent: str | None = None
 
     @property
     def trouble(self) -> str | None:
-        """The reason why lines are left out; None if none are."""
+        """The reason why lines are left out or wait; None if none do."""
         reason = self._silent or self._statuses.trouble or self._events.trouble
         if reason is None:
             return None
@@ -75,22 +80,34 @@ class RecordFiles:
         return tuple(found)
 
     def add_status(self, line: str) -> None:
-        """Add a line to `metrics.jsonl`, or leave it out."""
+        """Add a line to `metrics.jsonl`, or leave it out; add the events that wait."""
 
         def add() -> None:
-            self._events.open()  # its next line may be hours away
+            self._add_waiting()
             self._statuses.write(line)
 
         self._try(add)
 
     def add_event(self, line: str) -> None:
-        """Add a line to `events.jsonl`, or leave it out."""
-        self._try(partial(self._events.write, line))
+        """Add a line to `events.jsonl`, now or once the run directory takes it."""
+        if len(self._waiting) < EVENTS_KEPT:
+            self._waiting.append(line)
+        self._try(self._add_waiting)
 
     def close(self) -> None:
-        """Close both files."""
+        """Close both files, after the events that wait."""
+        if self._waiting:
+            self._try(self._add_waiting)
         self._try(self._statuses.close)
         self._try(self._events.close)
+
+    def _add_waiting(self) -> None:
+        self._events.open()  # its next line may be hours away
+        while self._waiting:
+            self._events.write(self._waiting[0])
+            if self._events.trouble is not None:
+                return
+            self._waiting.popleft()
 
     def _try(self, call: Callable[[], object]) -> None:
         try:

@@ -220,8 +220,7 @@ def _below(where: str, key: object) -> str:
 class Lines:
     """A file that grows line by line, over several processes; it is not flushed to the disk.
 
-    A line that a full disk does not take is left out: these are status lines, and the next one
-    follows.
+    A line that a full disk does not take is left out, and `trouble` is set until it takes one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -231,7 +230,8 @@ class Lines:
         """
         self._file = path.open("ab+", buffering=0)
         self._torn = self._ends_torn()
-        self._failing = False
+        self.trouble: str | None = None
+        """The reason why the last line is not in the file; None if it is."""
 
     def _ends_torn(self) -> bool:
         if self._file.seek(0, os.SEEK_END) == 0:
@@ -240,16 +240,20 @@ class Lines:
         return self._file.read(1) != b"\n"
 
     def write(self, line: str) -> None:
-        """Add a line; log the first error of a series."""
+        """Add a line, or set `trouble`; log the first error of a series."""
         content = b"\n" * self._torn + line.encode() + b"\n"
+        left = memoryview(content)
         try:
-            written = self._file.write(content)
+            while left:
+                left = left[_some(self._file.write(left)) :]
         except OSError as error:
-            if not self._failing:
+            if written := len(content) - len(left):
+                self._torn = content[written - 1 : written] != b"\n"
+            if self.trouble is None:
                 log.error("%s takes no more: %s", self._file.name, error)
-            self._failing = True
+            self.trouble = str(error)
             return
-        self._torn, self._failing = written < len(content), False
+        self._torn, self.trouble = False, None
 
     @property
     def length(self) -> int:

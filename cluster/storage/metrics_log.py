@@ -35,22 +35,26 @@ class MetricsLog:
         self._path, self._limit = path, most_mb * MEGABYTE
         self._most = self._limit
         self._lines: Lines | None = None  # the file, once it could be opened
-        self.trouble: str | None = None
-        """The reason why the file cannot be opened, so that lines are left out; None if it can."""
+        self._closed: str | None = None  # the reason why the file cannot be opened
+
+    @property
+    def trouble(self) -> str | None:
+        """The reason why the last line is not in the file, or would not be; None if it is."""
+        return self._closed if self._lines is None else self._lines.trouble
 
     def open(self) -> None:
         """Open the file if it is not open, or set `trouble`."""
         if self._lines is not None:
             return
         try:
-            self._lines, self.trouble = Lines(self._path), None
+            self._lines, self._closed = Lines(self._path), None
         except OSError as error:
-            if self.trouble is None:
+            if self._closed is None:
                 log.error("%s cannot be opened, its lines are left out: %s", self._path, error)
-            self.trouble = str(error)
+            self._closed = str(error)
 
     def write(self, line: str) -> None:
-        """Add a line, and thin the file out if it is full; if it cannot be opened, do nothing."""
+        """Add a line, and thin the file out if it is full; set `trouble` if it takes no line."""
         self.open()
         if (lines := self._lines) is None:
             return

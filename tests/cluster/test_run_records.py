@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any, cast
@@ -209,6 +211,44 @@ def test_records_that_hang_lose_lines_and_never_the_keeper(tmp_path: Path) -> No
     assert not (tmp_path / EVENTS).exists()
     with (tmp_path / LOOKS).open("wb"):
         pass  # the call that was given up ends
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Generator[None]:
+    """Have the kernel refuse each byte of a file beyond this size, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_full_run_directory_is_an_alert_until_it_takes_lines(tmp_path: Path) -> None:
+    """A full disk once cost lines without an alert, and events for good."""
+    files = RecordFiles(tmp_path, 1)
+    files.add_status('{"t": 1}')
+    files.add_event('{"t": 1}')
+    with files_of_at_most(12):
+        files.add_event('{"event": 2}')
+        assert re.search(r"miss lines: .*File too large", str(files.trouble))
+        files.add_event('{"event": 3}')
+        files.add_status('{"t": 2}')
+        assert files.trouble is not None
+    files.add_status('{"t": 3}')
+    assert files.trouble is None
+    files.close()
+    assert (tmp_path / LOOKS).read_text().splitlines() == ['{"t": 1}', '{"t', '{"t": 3}']
+    kept = (tmp_path / EVENTS).read_text().splitlines()
+    assert kept == ['{"t": 1}', '{"e', '{"event": 2}', '{"event": 3}'], "events wait for room"
+
+
+def test_line_that_the_status_file_refuses_is_an_alert(tmp_path: Path) -> None:
+    files = RecordFiles(tmp_path, 1)
+    with files_of_at_most(4):
+        files.add_status('{"t": 1}')
+        assert "File too large" in str(files.trouble)
+    files.close()
 
 
 # --- identity -------------------------------------------------------------------------------------
