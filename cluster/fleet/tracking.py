@@ -7,6 +7,7 @@ further values are dropped and counted. If it raises too often in a row, it is g
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -32,6 +33,8 @@ FAILURES = 10
 """Calls in a row that may raise, until a tracker is given up."""
 END_S = 10.0
 """Seconds that the end of a run waits for all its trackers together."""
+DROPPED_S = 600.0
+"""Seconds after the last dropped value until a slow tracker is no alert any more."""
 EVERY_S = 2.0
 """Seconds between two values of a tracker, at least; each evaluation is logged besides."""
 
@@ -53,36 +56,48 @@ class TrackerThread:
     """One tracker and its thread."""
 
     def __init__(
-        self, name: str, make: Callable[[], Tracker], run: Callable[[], TrackedRun]
+        self,
+        name: str,
+        make: Callable[[], Tracker],
+        run: Callable[[], TrackedRun],
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start the thread. `make` and `run` are called on it, and may block or raise."""
-        self._name, self._make, self._run = name, make, run
+        self._name, self._make, self._run, self._now_s = name, make, run, now_s
         self._queue: queue.Queue[LoggedValues | Mapping[str, Any]] = queue.Queue(QUEUE)
         self._ended = threading.Event()
         self._failures = 0  # in a row
         self._given_up = False
+        self._dropped_s = -math.inf  # the time of the last dropped value
         self.dropped = 0
-        """Values that the tracker did not get."""
+        """Values that the tracker did not get, in all."""
         self.error: str | None = None
         """The last exception of the tracker, in one line; None if its last call succeeded."""
         threading.Thread(target=self._follow, name=f"tracker {name}", daemon=True).start()
 
     @property
     def trouble(self) -> str | None:
-        """The reason why the tracker misses values; None if it has all."""
+        """The reason why the tracker misses values; None if it missed none lately."""
         if self.error is not None:
             state = "is given up" if self._given_up else "failed"
             return f"tracker {self._name} {state}: {self.error}"
-        if self.dropped:
+        if self._now_s() - self._dropped_s < DROPPED_S:
             return f"tracker {self._name} is too slow or hangs: {self.dropped} values are dropped"
         return None
+
+    @property
+    def missing(self) -> str | None:
+        """The number of values that the tracker did not get, in words; None if it got all."""
+        if not self.dropped:
+            return None
+        return f"tracker {self._name} did not get {self.dropped} values of this run"
 
     def put(self, item: LoggedValues | Mapping[str, Any]) -> None:
         """Hand values or the summary over, or count them as dropped if the queue is full."""
         try:
             self._queue.put_nowait(item)
         except queue.Full:
-            self.dropped += 1
+            self._drop()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until the tracker has ended; return whether it has."""
@@ -100,7 +115,7 @@ class TrackerThread:
                 item = self._queue.get()
                 if isinstance(item, LoggedValues):
                     if self._given_up:
-                        self.dropped += 1
+                        self._drop()
                     else:
                         self._try(lambda values=item: tracker[0].log(*values))
                     continue
@@ -109,6 +124,10 @@ class TrackerThread:
                 return
         finally:
             self._ended.set()
+
+    def _drop(self) -> None:
+        self.dropped += 1
+        self._dropped_s = self._now_s()
 
     def _try(self, call: Callable[[], object]) -> None:
         """Call the tracker; log the first of a series of exceptions, and count all."""
@@ -200,6 +219,8 @@ class Trackers:
         for thread in self._threads:
             if not thread.wait(max(0.0, until_s - time.monotonic())):
                 log.warning("a tracker does not end, and is left behind: %s", thread.trouble)
+            if (missing := thread.missing) is not None:
+                log.warning("%s", missing)
 
     def _put(self, item: LoggedValues | Mapping[str, Any]) -> None:
         for thread in self._threads:

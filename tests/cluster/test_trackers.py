@@ -136,7 +136,9 @@ def test_evaluations_are_logged_after_the_run_went_back(tmp_path: Path) -> None:
     assert logged == [3.75], "each once"
 
 
-def test_hanging_tracker_costs_only_its_values(tmp_path: Path) -> None:
+def test_hanging_tracker_costs_only_its_values(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     hangs, entered = threading.Event(), threading.Event()
 
     class Hanging(Kept):
@@ -144,7 +146,8 @@ def test_hanging_tracker_costs_only_its_values(tmp_path: Path) -> None:
             entered.set()
             hangs.wait(WITHIN_S)
 
-    thread = TrackerThread("hanging", Hanging, run_of(tmp_path))
+    now_s = [0.0]
+    thread = TrackerThread("hanging", Hanging, run_of(tmp_path), lambda: now_s[0])
     trackers = Trackers([thread], now_s=lambda: 0.0)
     trackers.log(status(1, 1), 0.0)
     assert entered.wait(WITHIN_S)
@@ -154,7 +157,13 @@ def test_hanging_tracker_costs_only_its_values(tmp_path: Path) -> None:
     assert trackers.trouble == (
         f"tracker hanging is too slow or hangs: {thread.dropped} values are dropped"
     )
-    trackers.close(0.05)
+    now_s[0] = tracking.DROPPED_S - 1.0
+    assert trackers.trouble is not None
+    now_s[0] += 1.0
+    assert trackers.trouble is None, "nothing was dropped for ten minutes"
+    with caplog.at_level("WARNING"):
+        trackers.close(0.05)
+    assert f"tracker hanging did not get {thread.dropped} values of this run" in caplog.messages
     hangs.set()
 
 
