@@ -136,11 +136,10 @@ class Keeper:
         """Bring the run up, or take it over; keep it to its end; clean up."""
         try:
             outcome = self._to_the_end()
-        except ArchipelagoError as error:
-            outcome = Outcome({}, str(error), mistake=isinstance(error, UserMistake))
-        except BaseException as error:  # a defect of ours or Ray's: the run has failed, clean up
-            log.exception("the fleet has failed")
-            outcome = Outcome({}, f"{type(error).__name__}: {error}")
+        except BaseException as error:  # the run has failed: clean up
+            if not isinstance(error, ArchipelagoError):  # a defect of ours or Ray's
+                log.exception("the fleet has failed")
+            outcome = Outcome.of_error(error)
         try:
             self._let_go(outcome)
         finally:
@@ -214,7 +213,7 @@ class Keeper:
                 self._remember()
             self._publish_alerts()
         record = self._records.alerted if view is None else self._records.look
-        record(status := self._board.status())
+        record(self._board.status())
         self._board.publish_events(self._records.recent)
         if view is None:
             return None
@@ -228,7 +227,8 @@ class Keeper:
         )
         self._publish_alerts()
         if outcome is not None:
-            self._records.end(status, outcome.summary)
+            self._records.end(self._board.status(), outcome.summary)
+            self._board.publish_events(self._records.recent)
         return outcome
 
     def _bring_up(self, owner: int) -> None:

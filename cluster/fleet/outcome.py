@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.errors import ArchipelagoError, UserMistake
+
 SUMMARY_FIELDS = {
     "schema": "Version of these keys; it grows when one changes its meaning or goes.",
     "run": "Name of the run.",
@@ -67,3 +69,10 @@ class Outcome:
     """The request that stopped the run; None if there was none."""
     missing: str | None = None
     """The figures that the summary lacks, and why; None if it is complete."""
+
+    @classmethod
+    def of_error(cls, error: BaseException) -> Outcome:
+        """Return the outcome of a run that this error has ended; a defect has its class's name."""
+        if isinstance(error, ArchipelagoError):
+            return cls({}, str(error), mistake=isinstance(error, UserMistake))
+        return cls({}, f"{type(error).__name__}: {error}")

@@ -126,9 +126,14 @@ class RunRecords:
             self._ray_metrics.look(status)
 
     def end(self, status: RunStatus, summary: Mapping[str, object]) -> None:
-        """Record the last status, with the loss of the final model, and the summary."""
+        """Record the last status, with the loss of the final model, and the summary.
+
+        Alerts that are over since the last look have their events.
+        """
         last, unix_s = last_status(status, summary), self._now_s()
         self._files.add_status(metrics_line(last, unix_s))
+        self._note(alert_events(self._before, last), last, unix_s)
+        self._before = last
         self._trackers.log(last, unix_s)
         self._trackers.end(summary)
 

@@ -24,6 +24,7 @@ from cluster.fleet.controller import Fleet
 from cluster.fleet.evaluation import Pending
 from cluster.fleet.requests import Requests
 from cluster.fleet.storage_outage import StorageOutage
+from cluster.fleet.trouble_events import open_troubles
 from cluster.names import SYNCER, Seat
 from cluster.storage import (
     files,
@@ -77,6 +78,10 @@ def kept_of(run_dir: Path) -> fleet_file.FleetMemory:
     kept = fleet_file.load_fleet_memory(Folder(run_dir))
     assert kept is not None
     return kept
+
+
+def events_of(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / EVENTS).read_text().splitlines()]
 
 
 # --- late requests --------------------------------------------------------------------------------
@@ -311,6 +316,11 @@ def test_full_disk_at_the_end_is_waited_for_while_the_shards_live(
     assert json.loads((run_dir / runs.SUMMARY).read_text())["heldout_loss"] == 1.5
     assert len(cluster.heard("close")) == 1, "the figures are those of the first attempt"
     assert fleet.status().get("alerts") == []
+    events = events_of(run_dir)
+    assert [each["kind"] for each in events if "no room" in each["why"]] == ["alert", "alert over"]
+    assert fleet.status().get("events", [])[-1:] == events[-1:]
+    assert not open_troubles(events)
+    assert json.loads((run_dir / LOOKS).read_text().splitlines()[-1])["alerts"] == []
 
 
 def test_model_goes_to_the_depot_if_the_run_directory_is_full(tmp_path: Path, disk: Disk) -> None:
@@ -693,7 +703,7 @@ def test_run_waits_for_the_storage_of_its_syncer_with_an_alert(tmp_path: Path) -
     assert "the run stops when it answers, or once `archipelago save run PATH`" in alerts[1]
     assert cluster.heard("stop") == [(SYNCER, ("enough",))]
     assert fleet.status().get("alerts") == []
-    events = [json.loads(line) for line in (tmp_path / "run" / EVENTS).read_text().splitlines()]
+    events = events_of(tmp_path / "run")
     mine = [each for each in events if "the syncer cannot come back yet: EIO" in each["why"]]
     # the second text, with the way in which the run stops, replaces the first
     assert [each["kind"] for each in mine] == ["alert", "alert", "alert over", "alert over"]
@@ -723,7 +733,7 @@ def test_alert_of_an_outage_ends_although_the_fleet_restarts(
     cluster.script = [*after, LIVE, FINISHED]
     second.keep()
     assert error_of(second) is None
-    events = [json.loads(line) for line in (tmp_path / "run" / EVENTS).read_text().splitlines()]
+    events = events_of(tmp_path / "run")
     mine = [each["kind"] for each in events if "cannot come back yet: EIO" in each["why"]]
     assert mine == ["alert", "alert over"]
     texts = [each["text"] for each in events]
