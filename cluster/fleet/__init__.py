@@ -19,7 +19,7 @@ and is pure; `reconcile_loop` observes, asks it, and carries its actions out ove
     island_actions   carries out the actions that reconcile has decided on
     takeover         what an earlier process of the fleet has left, and its islands by name
     depot_reads      the keeper's reads of the depot, retried
-    storage_outage   a syncer that cannot come back yet: the run waits for its storage
+    syncer_outage    a syncer that does not answer: the run waits for it, with an alert
     clean_up         steps of the end, of which each runs whatever happens to the others
     fleet_memory     fleet.json, written by the keeper alone
     error_budget     exceptions of the keeper: counted, and the step is retried

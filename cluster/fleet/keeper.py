@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cluster.config.schema import Config
-from cluster.fleet.backend import RayCluster, Unavailable
+from cluster.fleet.backend import RayCluster
 from cluster.fleet.clean_up import each_step
 from cluster.fleet.core_actors import CoreActors
 from cluster.fleet.error_budget import ErrorBudget
@@ -34,7 +34,7 @@ from cluster.fleet.requests import Requests
 from cluster.fleet.run_records import RunRecords
 from cluster.fleet.shutdown import Shutdown
 from cluster.fleet.status_board import StatusBoard
-from cluster.fleet.storage_outage import StorageOutage
+from cluster.fleet.syncer_outage import SyncerOutage
 from cluster.fleet.takeover import Takeover
 from cluster.names import FLEET
 from cluster.storage import ownership, runs
@@ -42,7 +42,6 @@ from cluster.storage.fleet_file import FleetMemory
 from cluster.storage.limited_depot import LimitedDepot
 from cluster.storage.open_depot import depot_of
 from cluster.storage.ownership import Ownership
-from cluster.view import View
 from coordinator.errors import ArchipelagoError, UserMistake
 from coordinator.fragments import Layout
 from coordinator.protocol import Island
@@ -97,7 +96,7 @@ class Keeper:
         self._core = core = CoreActors(config, cluster)
         self._islands = islands = Islands(config, cluster, inbox)
         self._takeover = Takeover(config, run_dir, depot, cluster, islands, self._publish_alerts)
-        self._outage = StorageOutage(config, run_dir.name, requests, cluster)
+        self._outage = SyncerOutage(config, run_dir.name, requests, cluster)
         self.injection = Injection(
             run_dir.name, config, cluster, islands, core, requests.drain, inbox, start.detached
         )
@@ -191,23 +190,24 @@ class Keeper:
         self._exporter.announce(runs.live_as(self._run_dir, start.namespace, address, start.auth))
         self._exporter.start(needed=kept is None)
         with self._records:
-            while True:
-                time.sleep(self._config.monitor.refresh_s)
-                own.check()
-                if (outcome := self._steadily(self._look)) is not None:
-                    return outcome
+            try:
+                while True:
+                    time.sleep(self._config.monitor.refresh_s)
+                    own.check()
+                    if (outcome := self._steadily(self._look)) is not None:
+                        return outcome
+            except BaseException as error:
+                if self._writes():  # else the records belong to another process
+                    self._records.failed(str(Outcome.of_error(error).error))
+                raise
 
     def _steadily(self, step: Callable[[], T]) -> T:
         return self.errors.retry(step, self._publish_alerts)
 
     def _look(self) -> Outcome | None:
         """Look at the run once and act; return how it ended, None while it is running."""
-        view: View | None = None
         try:
-            view = self._loop.look()
-            self._outage.over()
-        except Unavailable as error:  # the next look decides again
-            self._outage.note(error)
+            view = self._outage.watch(self._loop.look)
         finally:
             if not self._memory.is_current:
                 self._remember()
@@ -257,9 +257,8 @@ class Keeper:
 
     def _remember(self, outcome: Outcome | None = None) -> None:
         """Write the memory for the fleet's next process, as soon as the run is up."""
-        if not self.up.is_set() or not self._writes():
-            return
-        self._memory.write(self._began, outcome)
+        if self.up.is_set() and self._writes():
+            self._memory.write(self._began, outcome)
 
     def _writes(self) -> bool:
         """Return whether this process still owns the run."""

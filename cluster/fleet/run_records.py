@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from cluster.config.schema import Config
+from cluster.failures import in_short
 from cluster.fleet.event_kinds import RunEvent
 from cluster.fleet.metrics_row import last_status, metrics_line
 from cluster.fleet.ray_metrics import RayMetrics
@@ -124,6 +125,16 @@ class RunRecords:
         self._before = status
         if self._ray_metrics is not None:
             self._ray_metrics.look(status)
+
+    def failed(self, why: str) -> None:
+        """Record that the run has failed: an alert, which is over when the run is resumed."""
+        before, unix_s = self._before, self._now_s()
+        last = before or starting_status(self._run_dir.name, self._config)
+        alerts = [*last.get("alerts", ()), f"the run has failed: {in_short(why)}"]
+        last = {**last, "alerts": alerts}
+        self._files.add_status(metrics_line(last, unix_s))
+        self._note(alert_events(before, last), last, unix_s)
+        self._before = last
 
     def end(self, status: RunStatus, summary: Mapping[str, object]) -> None:
         """Record the last status, with the loss of the final model, and the summary.

@@ -19,11 +19,11 @@ from safetensors.numpy import load_file
 from cluster.config.schema import Config
 from cluster.fleet import depot_reads, error_budget, fleet_memory, reconcile_loop
 from cluster.fleet import shutdown as ending
-from cluster.fleet.backend import StorageSilent
+from cluster.fleet.backend import StorageSilent, Unavailable
 from cluster.fleet.controller import Fleet
 from cluster.fleet.evaluation import Pending
 from cluster.fleet.requests import Requests
-from cluster.fleet.storage_outage import StorageOutage
+from cluster.fleet.syncer_outage import SyncerOutage
 from cluster.fleet.trouble_events import open_troubles
 from cluster.names import SYNCER, Seat
 from cluster.storage import (
@@ -792,7 +792,7 @@ def test_run_without_storage_or_model_stops_after_a_while(tmp_path: Path, has_mo
     cluster = Shards(config_of(2), actors={"shard-0": "shard-0"})
     requests = Requests("run", cluster.config, cluster.nodes)
     now_s = [0.0]
-    outage = StorageOutage(cluster.config, "run", requests, cluster, lambda: now_s[0])
+    outage = SyncerOutage(cluster.config, "run", requests, cluster, lambda: now_s[0])
     outage.note(StorageSilent("EIO"))
     now_s[0] = 1e6
     outage.note(StorageSilent("EIO"))
@@ -803,6 +803,29 @@ def test_run_without_storage_or_model_stops_after_a_while(tmp_path: Path, has_mo
     outage.over()
     outage.note(StorageSilent("EIO"))
     assert outage.trouble is not None
+
+
+def test_outage_of_the_syncer_is_an_alert_after_half_a_minute() -> None:
+    """A syncer that never came back once left figures of a healthy run, and no alert."""
+    cluster, now_s = FakeCluster(config_of(2)), [0.0]
+    requests = Requests("run", cluster.config, cluster.nodes)
+    outage = SyncerOutage(cluster.config, "run", requests, cluster, lambda: now_s[0])
+
+    def away() -> View:
+        now_s[0] += 20.0
+        raise Unavailable("ActorUnavailableError")
+
+    assert outage.watch(away) is None
+    assert outage.trouble is None, "most restarts are shorter"
+    assert outage.watch(away) is None
+    alert = str(outage.trouble)
+    assert "the syncer has not answered for 30 s (ActorUnavailableError)" in alert
+    outage.watch(away)
+    assert outage.trouble == alert
+    assert outage.watch(LIVE) == LIVE()
+    assert outage.trouble is None
+    outage.watch(away)
+    assert outage.trouble is None, "an outage of its own"
 
 
 # --- defects and silence --------------------------------------------------------------------------
@@ -838,7 +861,26 @@ def test_repeated_defect_ends_the_run_with_its_message(tmp_path: Path) -> None:
     STEADY.clear()
     fleet.keep()
     assert error_of(fleet) == "KeyError: 'eu-0'"
+    last = events_of(tmp_path / "run")[-1]
+    assert (last["kind"], last["why"]) == ("alert", "the run has failed: KeyError: 'eu-0'")
+    row = json.loads((tmp_path / "run" / LOOKS).read_text().splitlines()[-1])
+    assert last["why"] in row["alerts"], "`archipelago status` prints it"
     assert (cluster.actors, cluster.places) == ({}, {})
+
+
+def test_fleet_whose_run_was_taken_over_records_no_failure(tmp_path: Path) -> None:
+    """The records belong to the fleet that has taken the run over."""
+    run_dir = tmp_path / "run"
+
+    def ends() -> View:
+        Folder(run_dir).write("owner-2.json", b"{}")
+        return FINISHED()
+
+    cluster = FakeCluster(config_of(2), [seen(), seen(), LIVE, ends])
+    fleet = fleet_of(cluster.config, cluster, run_dir)
+    fleet.keep()
+    assert "the run has been taken over by another process" in str(error_of(fleet))
+    assert "alert" not in {each["kind"] for each in events_of(run_dir)}
 
 
 @dataclass

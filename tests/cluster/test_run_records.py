@@ -174,6 +174,29 @@ def test_records_continue_after_a_restart_of_the_fleet(tmp_path: Path) -> None:
     assert (last["t"], last["heldout_loss"]) == (5, 1.25), "of the final model"
 
 
+def test_failure_is_an_alert_until_the_run_is_resumed(tmp_path: Path) -> None:
+    config = config_of()
+    with RunRecords(tmp_path, config, deque(), Requests("mine", config, list)) as first:
+        first.look(status(3))
+        first.failed("eu-0 broke 3 times; its last words:\nTraceback")
+    why = "the run has failed: eu-0 broke 3 times; its last words:"
+    row = json.loads((tmp_path / LOOKS).read_text().splitlines()[-1])
+    assert (row["t"], row["alerts"]) == (3, [why])
+    with RunRecords(tmp_path, config, deque(), Requests("mine", config, list)) as second:
+        second.look(status(4))
+    events = [json.loads(each) for each in (tmp_path / EVENTS).read_text().splitlines()]
+    found = [(each["kind"], each["why"]) for each in events]
+    assert found == [("phase", ""), ("alert", why), ("alert over", why)]
+
+
+def test_failure_before_the_first_look_is_recorded(tmp_path: Path) -> None:
+    config = config_of()
+    with RunRecords(tmp_path, config, deque(), Requests("mine", config, list)) as records:
+        records.failed("no shard holds a model")
+    (event,) = [json.loads(each) for each in (tmp_path / EVENTS).read_text().splitlines()]
+    assert event["text"] == "ALERT: the run has failed: no shard holds a model"
+
+
 def test_ray_gets_the_alerts_of_a_status_whose_other_parts_are_old(tmp_path: Path) -> None:
     values = dict[tuple[str, ...], float]()
     clock = cast(Iterator[float], count(0.0, EVERY_S))
