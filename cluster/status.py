@@ -72,7 +72,7 @@ class Figures(TypedDict):
     tokens_lost: int
     """Tokens that died with a learner before it handed them in."""
     merge_age_s: float | None
-    """Seconds since the last merge."""
+    """Seconds since the last merge; before the first, seconds since the first inner step."""
     round_s: float | None
     """Seconds from the opening of a round to its close; a moving average."""
     grace_s: float | None

@@ -89,7 +89,9 @@ def _of_the_run(limits: Thresholds) -> Sequence[Alert]:
         Alert(
             "ArchipelagoNoMerges",
             f"archipelago_merge_age_seconds > 60 + {limits.merge_age_rounds:g} * "
-            "archipelago_round_seconds",
+            "archipelago_round_seconds or "  # no round has closed before the first merge
+            f"(archipelago_merge_age_seconds > {limits.first_merge_s:g} "
+            "unless archipelago_round_seconds)",
             "critical",
             "{{ $labels.run }}: no merge for {{ $value | humanizeDuration }}",
             "Read the logs of the syncer and the shard in the Ray dashboard, and check whether "
@@ -161,8 +163,8 @@ def _of_the_run(limits: Thresholds) -> Sequence[Alert]:
             "ArchipelagoNeedsSomebody", "archipelago_alerts > 0", "critical",
             "{{ $labels.run }}: the fleet has a problem that needs a person",
             "`archipelago status` names the cause: a full disk, a finished model that waits for "
-            "disk space (`archipelago save RUN PATH`), or a defect of the fleet. Training "
-            "continues, or the model waits.",
+            "disk space (`archipelago save RUN PATH`), a syncer that does not answer, or a defect "
+            "of the fleet. Training continues, or the model waits.",
             "needs-somebody", RUN, "1m",
         ),
     )  # fmt: skip

@@ -17,6 +17,8 @@ class Thresholds:
 
     merge_age_rounds: float = 20.0
     """Rounds without a merge, beside a minute, until `ArchipelagoNoMerges`."""
+    first_merge_s: float = 1800.0
+    """Seconds from the first inner step to the first merge until `ArchipelagoNoMerges`."""
     refusals: float = 10.0
     """Refused contributions in 10 minutes until `ArchipelagoRefusals`."""
     largest_share: float = 3.9

@@ -9,7 +9,7 @@ from cluster.status import Figures, FragmentStatus, IslandState, IslandStatus, R
 from cluster.syncer import run_time
 from cluster.syncer.counts import Counts
 from cluster.syncer.durability_text import durability_text
-from cluster.syncer.report import goodput, island_hours, uptime
+from cluster.syncer.report import goodput, island_hours, merge_age_s, uptime
 from cluster.view import IslandView, View
 from coordinator.protocol import Island
 from coordinator.state import Phase
@@ -95,7 +95,7 @@ def _figures(rules: Rules, ring: Ring, counts: Counts, now_s: float) -> Figures:
         tokens_merged=ring.held.tokens,
         tokens_discarded=0,
         tokens_lost=ring.lost,
-        merge_age_s=_known(now_s - counts.merged_s),
+        merge_age_s=merge_age_s(counts, now_s),
         round_s=_known(counts.round_s),
         grace_s=None,
         staleness=None,

@@ -19,6 +19,9 @@ SILENT_ROWS_S = 10.0
 """The longest usual time between two rows of metrics.jsonl, in seconds."""
 LATE_MERGE_S, LATE_MERGE_ROUNDS = 60.0, 10.0
 """A merge is late after so many seconds, and so many times the usual time of a round."""
+FIRST_MERGE_S = 1800.0
+"""Seconds from the first inner step after which the first merge is late; no round has a time yet.
+"""
 IDLE_S = 60.0
 """Seconds without a contribution of an island, while others contribute, that are notable."""
 WASTED_SHARE = 0.2
@@ -189,7 +192,9 @@ def _merging(facts: RunFacts) -> Iterator[Finding]:
         what = f"{status['alive']} islands are live, and the quorum is {figures['quorum']}"
         hint = "see the findings about islands; nothing is merged until enough are back"
         yield Finding("run", what, Severity.PROBLEM, hint)
-    late_s = max(LATE_MERGE_S, LATE_MERGE_ROUNDS * (figures["round_s"] or 0.0))
+    late_s = FIRST_MERGE_S
+    if (round_s := figures["round_s"]) is not None:
+        late_s = max(LATE_MERGE_S, LATE_MERGE_ROUNDS * round_s)
     if (age_s := figures["merge_age_s"] or 0.0) > late_s:
         what = f"nothing was merged for {age_s:.0f} s"
         hint = "see docs/howto/alerts/no-merges.md"

@@ -84,7 +84,7 @@ def _figures(
         tokens_merged=totals.merged,
         tokens_discarded=totals.discarded,
         tokens_lost=totals.lost,
-        merge_age_s=_known(now_s - counts.merged_s),
+        merge_age_s=merge_age_s(counts, now_s),
         round_s=_known(counts.round_s),
         grace_s=_known(counts.grace_s),
         staleness=_known(counts.staleness),
@@ -110,6 +110,15 @@ def goodput(counts: Counts, now_s: float) -> float:
     granted_s = counts.held_s + len(counts.holding) * (now_s - counts.held_since_s)
     computing_s = sum(w.computing_before_s + w.vitals.computing_s for w in counts.islands.values())
     return computing_s / granted_s if granted_s > 0 else 0.0
+
+
+def merge_age_s(counts: Counts, now_s: float) -> float | None:
+    """Return the seconds since the last merge, or since the first inner step before the first.
+
+    Return None before the first inner step.
+    """
+    is_first = math.isnan(counts.merged_s)
+    return _known(now_s - (counts.first_s if is_first else counts.merged_s))
 
 
 def island_hours(counts: Counts, now_s: float) -> dict[str, float]:

@@ -333,6 +333,10 @@ def scenarios() -> Iterator[tuple[str | None, dict[str, str]]]:
     for alert, (series, values) in ILL.items():
         (changed,) = [each for each in WELL if each == series or each.startswith(f"{series}{{")]
         yield alert, {**WELL, changed: values}
+    age = 'archipelago_merge_age_seconds{run="r"}'
+    early = {key: each for key, each in WELL.items() if "round_seconds" not in key}
+    yield None, {**early, age: "1000x100"}  # no round has closed yet
+    yield "ArchipelagoNoMerges", {**early, age: "1801x100"}
 
 
 def unit_tests(*only: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -253,6 +253,20 @@ def test_doctor_names_the_cause_of_a_fault_and_no_other(case: Case) -> None:
 
 def test_healthy_run_has_no_finding() -> None:
     assert diagnosed(healthy) == []
+
+
+@pytest.mark.parametrize(
+    ("age_s", "round_s", "is_late"),
+    [(100.0, 1.0, True), (100.0, 20.0, False), (1000.0, None, False), (1900.0, None, True)],
+)
+def test_first_merge_has_more_time_than_later_ones(
+    age_s: float, round_s: float | None, is_late: bool
+) -> None:
+    facts = facts_after(healthy)
+    figures: Any = {**cast(Any, facts.status["figures"]), "merge_age_s": age_s}
+    figures["round_s"] = round_s
+    found = findings_about(replace(facts, status={**facts.status, "figures": figures}))
+    assert [each.what for each in found] == [f"nothing was merged for {age_s:.0f} s"] * is_late
 
 
 def test_silent_island_that_was_not_called_may_hang_or_be_cut_off() -> None:

@@ -341,6 +341,24 @@ def test_status_is_plain_json() -> None:
     assert json.loads(json.dumps(status)) == status
 
 
+def test_age_of_the_first_merge_counts_from_the_first_step() -> None:
+    """Without this, a run that merges nothing from its start has no alert."""
+    told = Told(steps=100)
+    a = told.join(0, A)
+
+    def age_s(now_s: float) -> float | None:
+        figures = told.status(now_s)["figures"]
+        assert figures is not None
+        return figures["merge_age_s"]
+
+    assert age_s(5) is None
+    told.report(11, a, 1)  # a step of one second
+    assert age_s(40) == 30
+    merged = with_three_merges()
+    ages = [figures["merge_age_s"] for t in (30, 31) if (figures := merged.status(t)["figures"])]
+    assert ages == [10, 11]
+
+
 def test_states_of_an_island() -> None:
     told = Told(steps=100)
     starting, _ = told.status(0)["islands"]
