@@ -60,9 +60,15 @@ class CoreActors:
         self.evaluations: EvaluationSchedule
         self._region_of = {group.group: group.region for group in config.islands}
         self.regions = RegionEvaluations((), self._evaluator_of, 0.0)  # until the start
+        self._schedules = list[EvaluationSchedule | RegionEvaluations]()  # none until the start
         self.effects = EffectHistory()
         """The measured effects of contributions, since this process began."""
         self._uncounted: list[Unjudged] = []  # failed evaluations that the syncer has yet to count
+
+    @property
+    def troubles(self) -> list[str | None]:
+        """The reasons why held-out losses are old, of the run and of regions."""
+        return [each.trouble for each in self._schedules]
 
     def start(self, owner: int) -> None:
         """Start the actors, or find those that an earlier process of the fleet has started.
@@ -82,6 +88,7 @@ class CoreActors:
         self.regions = RegionEvaluations(
             config.evaluated_regions, self._evaluator_of, every_s, time.monotonic, measured
         )
+        self._schedules = [self.evaluations, self.regions]
         labels = config.sync.shard_labels
         nodes = [] if labels is None else hosts(labels, cluster.nodes())
         shards = {

@@ -30,6 +30,8 @@ NOTE_S = 1.0
 """The timeout in seconds of the same request if its answer is only displayed."""
 POLL_S = 1.0
 """Seconds that each look at a final evaluation waits for its result."""
+TROUBLE_AFTER = 3
+"""Failures in a row after which a loss that is not known is an alert."""
 DEATHS = 3
 """Deaths in a row after which the final model is not evaluated any more."""
 
@@ -87,12 +89,23 @@ class EvaluationSchedule:
         self._looked_s = self._heard_s = now_s()
         self._judged = Judged(0, 0.0)
         self._known: EvaluationStatus | None = None
+        self._failures, self._why = 0, ""  # since the last result, and why the newest has none
         self._began = -1  # batches judged before the final evaluation; -1: it has not begun
 
     @property
     def progress(self) -> EvaluationStatus | None:
         """The cost and progress of evaluations, as far as known."""
         return self._known
+
+    @property
+    def trouble(self) -> str | None:
+        """The reason why the held-out loss is old; None unless evaluations fail in a row."""
+        if self._failures < TROUBLE_AFTER:
+            return None
+        return (
+            f"the held-out loss is old, its evaluation {self._why} ({self._failures} times in a "
+            "row): read the log of the actor `evaluator`"
+        )
 
     def look(self) -> Unjudged | None:
         """Check the evaluation under way, or begin one if it is time; return why one has failed."""
@@ -111,7 +124,9 @@ class EvaluationSchedule:
         """Pass an effect on, and decide whether the next evaluation measures one; as in `look`."""
         took_s, measured, self._measures = self._now_s() - self._looked_s, self._measures, False
         if isinstance(result, Unjudged):
+            self._failures, self._why = self._failures + 1, str(result)
             return result
+        self._failures = 0
         if self._measured is not None:
             self._measures = has_room(took_s, measured=measured, every_s=self._every_s)
             if isinstance(result.value, ContributionEffect):

@@ -268,7 +268,7 @@ class Keeper:
         errors, end = self.errors, self._shutdown.trouble
         alerts = (
             errors.trouble, errors.unheard, end, self._memory.trouble, self._exporter.tend(),
-            self._records.trouble, self._board.course.trouble, self._core.regions.trouble,
+            self._records.trouble, self._board.course.trouble, *self._core.troubles,
             *self._takeover.troubles, self._outage.trouble,
         )  # fmt: skip
         self._board.publish_alerts(each for each in alerts if each is not None)

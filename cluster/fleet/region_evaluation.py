@@ -17,7 +17,15 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from cluster.failures import Unjudged
 from cluster.fleet.contribution_effects import has_room
-from cluster.fleet.evaluation import DEATHS, HUNG_S, PATIENCE, POLL_S, Evaluating, Pending
+from cluster.fleet.evaluation import (
+    DEATHS,
+    HUNG_S,
+    PATIENCE,
+    POLL_S,
+    TROUBLE_AFTER,
+    Evaluating,
+    Pending,
+)
 from cluster.workers.evaluator_answers import ContributionEffect, Judged, RegionLoss
 from coordinator.protocol import Version
 
@@ -32,8 +40,6 @@ SHARE = 4
 
 An evaluation fetches the model over the wide area network, and computes beside the islands.
 """
-TROUBLE_AFTER = 3
-"""Failures in a row after which a region's loss is an alert."""
 
 
 class RegionFailure(NamedTuple):

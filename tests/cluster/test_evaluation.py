@@ -120,6 +120,21 @@ def test_failed_look_is_reported_once_and_the_next_look_follows(
     assert evaluator.asked == ["judge", "judge"]
 
 
+def test_failures_in_a_row_are_trouble_until_the_next_result(
+    evaluator: Evaluator, evaluation: EvaluationSchedule
+) -> None:
+    error = remotely(RuntimeError("a kernel for GPUs only"))
+    evaluator.does["judge"] = [error, error, None, *[error] * 3, None]
+    troubles = list[str | None]()
+    while len(evaluator.asked) < 8:
+        evaluator.now_s += 0.5
+        if evaluation.look() is not None:
+            troubles.append(evaluation.trouble)
+    assert troubles[:4] == [None] * 4
+    assert "the held-out loss is old, its evaluation raised (3 times in a row)" in str(troubles[4])
+    assert evaluation.trouble is None
+
+
 def test_looks_run_one_at_a_time(evaluator: Evaluator, evaluation: EvaluationSchedule) -> None:
     evaluator.does["judge"] = [(45.0, None)]
     for _ in range(100):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.exceptions import GetTimeoutError
+from ray.exceptions import ActorDiedError, GetTimeoutError
 from safetensors.numpy import load_file
 
 from cluster.config.schema import Config
@@ -21,7 +21,7 @@ from cluster.fleet import depot_reads, error_budget, fleet_memory, reconcile_loo
 from cluster.fleet import shutdown as ending
 from cluster.fleet.backend import StorageSilent, Unavailable
 from cluster.fleet.controller import Fleet
-from cluster.fleet.evaluation import Pending
+from cluster.fleet.evaluation import Evaluating, Pending
 from cluster.fleet.requests import Requests
 from cluster.fleet.syncer_outage import SyncerOutage
 from cluster.fleet.trouble_events import open_troubles
@@ -47,6 +47,7 @@ from tests.cluster.test_controller import (
     STEADY,
     A,
     FakeCluster,
+    FakeEvaluator,
     at_once,
     config_of,
     dying,
@@ -826,6 +827,35 @@ def test_outage_of_the_syncer_is_an_alert_after_half_a_minute() -> None:
     assert outage.trouble is None
     outage.watch(away)
     assert outage.trouble is None, "an outage of its own"
+
+
+def test_evaluator_that_always_fails_is_an_alert(tmp_path: Path) -> None:
+    """With rare evaluations, too few of them are in the window of the Prometheus alert."""
+
+    class Failing(FakeEvaluator):
+        def ask(self, method: str, *arguments: object) -> Pending:
+            def fails(wait_s: float) -> object:
+                raise ActorDiedError
+
+            return fails if method == "judge" else super().ask(method, *arguments)
+
+    class Blind(FakeCluster):
+        def evaluating(self, evaluator: str) -> Evaluating:
+            return Failing()
+
+    monitor = {"refresh_s": 0.001, "metrics": False, "evaluate_every_s": 0.001}
+    cluster, alerts = Blind(config_of(2, monitor=monitor)), list[str]()
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+
+    def looks() -> View:
+        alerts.extend(fleet.status().get("alerts", ()))
+        return LIVE()
+
+    cluster.script = [seen(), seen(), *[looks] * 20, FINISHED]
+    fleet.keep()
+    assert error_of(fleet) is None
+    assert alerts
+    assert "the held-out loss is old, its evaluation died (3 times in a row)" in alerts[0]
 
 
 # --- defects and silence --------------------------------------------------------------------------
