@@ -40,11 +40,14 @@ def leave_script(drain_s: int) -> str:
 
 
 def wait_for_islands(drain_s: int) -> str:
-    """Return the shell line that waits until no process of an island is left in the pod."""
+    """Return the shell line that waits until no process of an island is left in the pod.
+
+    The first host of an island is an `IslandActor`, each other one a `HostActor`.
+    """
     return (
         f"end=$(( $(date +%s) + {drain_s} ));"
         ' while [ "$(date +%s)" -lt "$end" ]'
-        " && grep -qs '^ray::[A-Za-z]*IslandActor' /proc/[0-9]*/cmdline; do sleep 1; done"
+        " && grep -Eqs '^ray::[A-Za-z]*(Island|Host)Actor' /proc/[0-9]*/cmdline; do sleep 1; done"
     )
 
 

@@ -26,6 +26,11 @@ from archipelago.manifest.node_groups import TPU_NODES, offered
 from archipelago.manifest.placed_config import CONTROL, SHARDS
 from archipelago.manifest.pods import wait_for_islands
 from archipelago.manifest.site import Cloud, Gcs, Site
+from cluster.actors.evaluator.actor import EvaluatorActor
+from cluster.actors.hosts.actor import HostActor
+from cluster.actors.island.actor import IslandActor
+from cluster.actors.ring.island_actor import RingIslandActor
+from cluster.actors.syncer.actor import SyncerActor
 from cluster.config.load import load, parse
 from cluster.config.schema import Config
 from cluster.fleet.http_port import LEAST_TOKEN, TOKEN_VARIABLE, make_token
@@ -222,6 +227,24 @@ def test_a_pod_has_as_long_to_end_as_an_island_to_drain() -> None:
         assert spec["terminationGracePeriodSeconds"] > 200
 
 
+@pytest.mark.parametrize(
+    ("kind", "holds"),
+    [
+        (IslandActor, True),
+        (RingIslandActor, True),
+        (HostActor, True),
+        (SyncerActor, False),
+        (EvaluatorActor, False),
+    ],
+)
+def test_every_host_of_an_island_holds_its_pod(kind: type, holds: bool, tmp_path: Path) -> None:
+    """Ray names a process after the class of its actor."""
+    (tmp_path / "cmdline").write_text(f"ray::{kind.__name__}.steps\0")
+    line = wait_for_islands(60).replace("/proc/[0-9]*", str(tmp_path)).replace("sleep 1", "exit 3")
+    ended = subprocess.run(["/bin/sh", "-c", line], check=False)
+    assert ended.returncode == (3 if holds else 0)
+
+
 @pytest.mark.long
 def test_the_wait_before_a_pod_ends_is_for_islands_only() -> None:
     """A process named as Ray names an island holds the pod; another one does not."""
@@ -248,6 +271,7 @@ def test_the_wait_before_a_pod_ends_is_for_islands_only() -> None:
 
     assert waited("ray::IslandActor.steps")
     assert waited("ray::RingIslandActor")
+    assert waited("ray::HostActor")
     assert not waited("ray::SyncerActor")
 
 
