@@ -219,7 +219,7 @@ def _print_result(paths: Sequence[str], groups: Sequence[NodeGroup], as_json: bo
         table.add_column(column)
     for each in groups:
         nodes = f"{each.nodes}" if each.most == each.replicas else f"{each.nodes}, grows"
-        offer = ", ".join(f"{amount:g} {key}" for key, amount in each.resources.items())
+        offer = ", ".join(f"{amount:.0f} {key}" for key, amount in each.resources.items())
         devices = ", ".join(f"{count} {key}" for key, count in each.devices.items())
         table.add_row(each.name, nodes, offer, str(each.cpus), each.memory, devices)
     console = Console(highlight=False, soft_wrap=True)

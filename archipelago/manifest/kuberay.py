@@ -136,7 +136,7 @@ def _worker_group(group: NodeGroup, site: Site, config: Config) -> Tree:
         "numOfHosts": group.hosts,
         "priority": preference,
         "labels": dict(group.labels),
-        "resources": {name: f"{amount:g}" for name, amount in group.resources.items()},
+        "resources": {name: f"{amount:.0f}" for name, amount in group.resources.items()},
         "rayStartParams": {"object-store-memory": str(group.store_bytes)},
         "template": worker_template(group, site, config),
     }

@@ -70,7 +70,7 @@ class NodeGroup:
     most: int
     """The most of them that the autoscaler starts."""
     resources: Mapping[str, float]
-    """Ray resources of one node."""
+    """Ray resources of one node, in whole amounts."""
     labels: Mapping[str, str]
     """Ray labels of each node."""
     preemptible: bool

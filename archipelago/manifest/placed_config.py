@@ -1,8 +1,8 @@
 """The configuration of a run for the cluster that a manifest describes.
 
 Each group of islands gets a label that only its own node group has, so that no island takes the
-place of another group. Each host of an island gets whole devices. Paths lie on the shared volume,
-and the metrics port is fixed.
+place of another group. Each host of an island gets whole amounts of its resources. Paths lie on the
+shared volume, and the metrics port is fixed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ RUNS, DURABLE = f"{VOLUME}/runs", f"{VOLUME}/durable"
 """The folders of run directories and of durable stores on it."""
 METRICS_PORT = 9464
 """The port of the run's metrics: the one that OpenTelemetry's Prometheus exporters use."""
-DEVICES = ("CPU", "GPU", "TPU")
-"""The resources that KubeRay rounds up when it starts Ray on a node."""
 ANY_ADDRESS = "0.0.0.0"
 
 
@@ -58,11 +56,11 @@ def placed(config: Config, name: str, *, volume: bool = True, control: bool = Tr
 
 
 def whole(resources: Mapping[str, float]) -> dict[str, float]:
-    """Return resources with whole devices, as a node offers them: then each host has its own."""
-    return {
-        name: float(math.ceil(amount)) if name in DEVICES else amount
-        for name, amount in resources.items()
-    }
+    """Return resources rounded up to whole amounts, since Ray's nodes offer no others.
+
+    Each host has a node of its own, so that no other host could use the rest.
+    """
+    return {name: float(math.ceil(amount)) for name, amount in resources.items()}
 
 
 def _with_group(machines: Mapping[str, Any], group: str) -> dict[str, str]:

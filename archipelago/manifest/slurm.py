@@ -84,7 +84,7 @@ def _directives(site: SlurmSite, components: Sequence[NodeGroup]) -> Iterator[st
         yield f"# {group.name}"
         yield f"#SBATCH --nodes={_nodes(group)} --ntasks-per-node=1 --cpus-per-task={group.cpus}"
         if gpus := group.resources.get("GPU"):
-            yield f"#SBATCH --gpus-per-node={gpus:g}"
+            yield f"#SBATCH --gpus-per-node={gpus:.0f}"
         if (partition := site.partitions.get(group.name)) is not None:
             yield f"#SBATCH --partition={partition}"
         if site.exclusive:
@@ -145,10 +145,10 @@ def _steps(site: SlurmSite, config: Config, components: Sequence[NodeGroup]) -> 
 def _start_options(group: NodeGroup) -> list[str]:
     """Return the options of `ray start` for a node of this group."""
     labels = ",".join(f"{key}={value}" for key, value in sorted(group.labels.items()))
-    resources = dict(group.resources)
-    options = [f"--labels={labels}", f"--num-cpus={resources.pop('CPU', 0.0):g}"]
-    if gpus := resources.pop("GPU", 0.0):
-        options.append(f"--num-gpus={gpus:g}")
+    resources = {name: int(amount) for name, amount in group.resources.items()}
+    options = [f"--labels={labels}", f"--num-cpus={resources.pop('CPU', 0)}"]
+    if gpus := resources.pop("GPU", 0):
+        options.append(f"--num-gpus={gpus}")
     if resources:
         options.append(f"--resources={json_text(resources)}")
     return [*options, f"--object-store-memory={group.store_bytes}"]

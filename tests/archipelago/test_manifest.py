@@ -98,13 +98,10 @@ def of_kind(manifest: Manifest, kind: str) -> Any:
 def started(group: Mapping[str, Any], replicas: int) -> list[Node]:
     """Return the Ray nodes that KubeRay starts for a worker group, as `ray start` describes them.
 
-    Numbers of CPUs and GPUs become whole, and the memory is that of the container.
+    The memory is that of the container.
     """
     (container,) = group["template"]["spec"]["containers"]
-    total = {
-        name: float(-(-float(text) // 1)) if name in ("CPU", "GPU") else float(text)
-        for name, text in group["resources"].items()
-    }
+    total = {name: float(int(text)) for name, text in group["resources"].items()}
     memory = container["resources"]["limits"]["memory"]
     total["memory"] = float(int(memory[:-2]) * UNITS[memory[-2:]])
     total["object_store_memory"] = float(group["rayStartParams"]["object-store-memory"])
@@ -165,6 +162,21 @@ def test_worker_groups_offer_what_the_placement_asks_for(example: str) -> None:
         control = [node for node in nodes() if node.name.startswith(CONTROL)]
         assert homeless(config.monitor.evaluator, control) is None
         assert homeless(config.monitor.evaluator, nodes(fewer=CONTROL)[:0]) is not None
+
+
+def test_amounts_are_whole_numbers_with_all_their_digits() -> None:
+    """`ray start` refuses a part of a custom resource; memory is that of the container."""
+    tables = load(ROOT / "deploy/cpu.toml").model_dump(mode="json", exclude_none=True)
+    asked = {"CPU": 0.5, "memory": 8589934592.0, "lane": 0.5, "ticket": 12345678.0}
+    for island in tables["islands"]:
+        island["resources"] = asked
+    site = Site(name="cpu", image="archipelago:latest")
+    manifest = kuberay_manifest(parse(tables), layout_of_example("cpu"), site)
+    groups = of_kind(manifest, "RayCluster")["spec"]["workerGroupSpecs"]
+    for group in groups[1:]:
+        assert group["resources"] == {"CPU": "1", "lane": "1", "ticket": "12345678"}
+    nodes = [node for group in groups for node in started(group, group["maxReplicas"])]
+    assert unplaceable(eager(run_config(manifest)), nodes) == []
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -85,6 +86,25 @@ def test_nodes_offer_what_the_placement_asks_for(example: str) -> None:
         mine = [n for n in nodes if n.labels["archipelago-group"] == group.group]
         assert len(mine) == (group.count + group.spares) * group.hosts
         assert unplaceable(config, [n for n in nodes if n is not mine[0]])
+
+
+def steps_of(text: str) -> list[list[str]]:
+    """Return the words of the commands that start Ray on the nodes of a component."""
+    lines = text.replace("\\\n", " ").splitlines()
+    return [shlex.split(line) for line in lines if line.startswith("srun ")]
+
+
+def test_amounts_are_whole_numbers_with_all_their_digits() -> None:
+    """`ray start` refuses a part of a resource."""
+    tables = load(ROOT / "deploy/cpu.toml").model_dump(mode="json", exclude_none=True)
+    asked = {"CPU": 0.5, "lane": 0.5, "ticket": 12345678.0}
+    for island in tables["islands"]:
+        island["resources"] = asked
+    files = slurm_manifest(parse(tables), layout(), SlurmSite(name="x"))[0]
+    for words in steps_of(files[BATCH_FILE]):
+        assert "--num-cpus=1" in words
+        (resources,) = [each for each in words if each.startswith("--resources=")]
+        assert json.loads(resources.partition("=")[2]) == {"lane": 1, "ticket": 12345678}
 
 
 def test_the_head_has_the_last_step_and_an_island() -> None:
