@@ -128,6 +128,7 @@ def _steps(site: SlurmSite, config: Config, components: Sequence[NodeGroup]) -> 
     yield "fi"
     for number, group in reversed([*enumerate(components)]):
         step = ["srun", *([f"--het-group={number}"] if several else []), "--label"]
+        step.append(f"--cpus-per-task={group.cpus}")  # steps do not inherit it from the job
         yield f"# {group.name}"
         yield (
             f'{shlex.join(step)} ray symmetric-run --address "$address" --min-nodes {total} \\\n'

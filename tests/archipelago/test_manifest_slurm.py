@@ -107,6 +107,17 @@ def test_amounts_are_whole_numbers_with_all_their_digits() -> None:
         assert json.loads(resources.partition("=")[2]) == {"lane": 1, "ticket": 12345678}
 
 
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_each_step_asks_for_the_cpus_of_its_nodes(example: str) -> None:
+    """Since version 22.05 Slurm's steps do not inherit the CPUs of a task from the job."""
+    text = made(example)[BATCH_FILE]
+    given = re.findall(r"^#SBATCH --nodes=.* (--cpus-per-task=\d+)$", text, re.M)
+    steps = steps_of(text)
+    assert len(given) == len(steps) > 0
+    for cpus, words in zip(given, reversed(steps), strict=True):
+        assert cpus in words[: words.index("ray")]
+
+
 def test_the_head_has_the_last_step_and_an_island() -> None:
     text = made("deploy/gpu.toml")[BATCH_FILE]
     groups = re.findall(r"--het-group=(\d+) --label", text)
