@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from archipelago.manifest.placed_config import CONTROL
+from collections.abc import Sequence
+
+from archipelago.manifest.node_groups import NodeGroup, Role
 from archipelago.manifest.pods import CONFIG_FILE, Tree
 from archipelago.manifest.site import Gcs, Site
 from cluster.config.schema import Config
 
+GROUP_PREFIX = "archipelago-"
+"""The beginning of the names of groups that are not the user's."""
 PRIORITIES = {
     "control": (1_000_000, "PreemptLowerPriority", "Fleet, syncer, shards and the Ray head."),
     "islands": (1_000, "PreemptLowerPriority", "Islands that the run needs."),
@@ -42,19 +46,32 @@ def configuration(site: Site, config: Config) -> Tree:
     }
 
 
-def disruption_budget(site: Site) -> Tree:
-    """Return the budget that keeps maintenance from evicting the control node."""
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": f"{site.name}-control", "namespace": site.namespace},
-        "spec": {
-            "maxUnavailable": 0,
-            "selector": {
-                "matchLabels": {"app.kubernetes.io/part-of": site.name, "ray.io/group": CONTROL}
+def disruption_budgets(site: Site, groups: Sequence[NodeGroup]) -> list[Tree]:
+    """Return the budgets that keep maintenance from evicting control and shards, one a group.
+
+    Kubernetes cannot count the pods that a RayCluster should have, so a budget states the number.
+    """
+    return [
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {
+                "name": f"{site.name}-{group.name.removeprefix(GROUP_PREFIX)}",
+                "namespace": site.namespace,
             },
-        },
-    }
+            "spec": {
+                "minAvailable": group.nodes,
+                "selector": {
+                    "matchLabels": {
+                        "app.kubernetes.io/part-of": site.name,
+                        "ray.io/group": group.name,  # KubeRay sets it on each pod
+                    }
+                },
+            },
+        }
+        for group in groups
+        if group.role in (Role.CONTROL, Role.SHARDS)
+    ]
 
 
 def priority_classes(site: Site) -> list[Tree]:

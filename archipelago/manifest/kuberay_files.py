@@ -9,7 +9,7 @@ from archipelago.boards.yaml_text import yaml_text
 from archipelago.manifest.cluster_objects import (
     claim,
     configuration,
-    disruption_budget,
+    disruption_budgets,
     operator_values,
     priority_classes,
 )
@@ -45,7 +45,7 @@ def kuberay_manifest(given: Config, layout: Layout, site: Site) -> Manifest:
     check_site(site, given, group_names(given))
     config = placed(given, site.name)
     groups = node_groups(config, layout, site)
-    before = [claim(site), configuration(site, config), disruption_budget(site)]
+    before = [claim(site), configuration(site, config), *disruption_budgets(site, groups)]
 
     def text(*objects: Mapping[str, object], note: str) -> str:
         return yaml_text(objects, f"{SOURCE}\n{note}")

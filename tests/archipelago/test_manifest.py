@@ -435,6 +435,34 @@ def test_shards_of_several_regions_have_pods_in_each(shards: int, pods: tuple[in
     assert [regions[name] for name in chosen] == [("EU_1", "us")[i % 2] for i in range(shards)]
 
 
+def test_the_pods_of_control_and_shards_are_not_evicted() -> None:
+    """Kubernetes counts the pods of a RayCluster only for an integer in `minAvailable`."""
+    tables = load(ROOT / "deploy/cpu.toml").model_dump(mode="json", exclude_none=True)
+    tables["sync"] |= {"shards": 3, "shard_labels": {"region": "in(eu, us)"}}
+    tables["durability"]["dir"] = "/data"
+    site = Site(name="cpu", image="archipelago:latest")
+    manifest = kuberay_manifest(parse(tables), layout_of_example("cpu"), site)
+    labels = {
+        group["groupName"]: {
+            **group["template"]["metadata"]["labels"], "ray.io/group": group["groupName"]
+        }
+        for group in of_kind(manifest, "RayCluster")["spec"]["workerGroupSpecs"]
+    }  # fmt: skip
+    found: dict[str, dict[str, Any]] = {}
+    budgets = [each for each in objects(manifest) if each.get("kind") == "PodDisruptionBudget"]
+    for budget in budgets:
+        accepted(budget)
+        wanted = budget["spec"].pop("selector")["matchLabels"]
+        (group,) = [name for name, each in labels.items() if each.items() >= wanted.items()]
+        found[group] = budget["spec"]
+    assert found == {
+        CONTROL: {"minAvailable": 1},
+        f"{SHARDS}-eu": {"minAvailable": 2},
+        f"{SHARDS}-us": {"minAvailable": 1},
+    }
+    assert len({budget["metadata"]["name"] for budget in budgets}) == len(budgets)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
