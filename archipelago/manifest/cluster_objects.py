@@ -11,11 +11,15 @@ from cluster.config.schema import Config
 
 GROUP_PREFIX = "archipelago-"
 """The beginning of the names of groups that are not the user's."""
+AUTOSCALER_CUTOFF = -10
+"""The lowest priority for which Cluster Autoscaler adds nodes by default."""
 PRIORITIES = {
     "control": (1_000_000, "PreemptLowerPriority", "Fleet, syncer, shards and the Ray head."),
     "islands": (1_000, "PreemptLowerPriority", "Islands that the run needs."),
-    "spare-capacity": (-1_000, "Never", "Opportunistic islands: any other pod takes their place."),
-}
+    "spare-capacity": (
+        AUTOSCALER_CUTOFF, "Never", "Opportunistic islands: any other pod takes their place."
+    ),
+}  # fmt: skip
 """The priority classes: value, preemption policy, purpose."""
 
 

@@ -463,6 +463,17 @@ def test_the_pods_of_control_and_shards_are_not_evicted() -> None:
     assert len({budget["metadata"]["name"] for budget in budgets}) == len(budgets)
 
 
+def test_spare_pods_make_the_cluster_autoscaler_add_nodes() -> None:
+    """Cluster Autoscaler adds no node for a pod below `--expendable-pods-priority-cutoff`."""
+    cutoff, usual = -10, 0
+    (value,) = [
+        each["value"]
+        for each in objects(made("cpu"))
+        if each.get("kind") == "PriorityClass" and each["metadata"]["name"] == "cpu-spare-capacity"
+    ]
+    assert cutoff <= value < usual
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
