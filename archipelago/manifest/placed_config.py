@@ -13,6 +13,7 @@ from typing import Any
 
 from cluster.config.load import parse
 from cluster.config.schema import Config
+from islands.data.buckets import in_bucket
 
 GROUP = "archipelago-group"
 """The label of a node with the name of its group."""
@@ -67,6 +68,10 @@ def _with_group(machines: Mapping[str, Any], group: str) -> dict[str, str]:
     return {**machines.get("label_selector", {}), GROUP: group}
 
 
-def in_bucket(config: Config) -> bool:
-    """Return whether the durable store is a bucket, so that every pod calls it."""
-    return config.durability.dir is not None and not config.durability.dir.startswith("/")
+def buckets(config: Config) -> list[str]:
+    """Return the URIs of all buckets that the configuration names: durable stores and corpora."""
+    places = [config.durability.dir, config.data.source]
+    places += [each.source for each in config.data.mixture]
+    for region in config.regions.values():
+        places += [region.data, region.durability.dir]
+    return [each for each in places if each is not None and in_bucket(each)]

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from archipelago.manifest.node_groups import NodeGroup, Role
-from archipelago.manifest.placed_config import METRICS_PORT, VOLUME, in_bucket
+from archipelago.manifest.placed_config import METRICS_PORT, VOLUME, buckets
 from archipelago.manifest.site import Cloud, Site
 from cluster.config.schema import Config
 from cluster.fleet.http_port import TOKEN_VARIABLE
@@ -155,7 +155,7 @@ def _container(name: str, site: Site, config: Config, size: Tree) -> Tree:
             {"name": "runs", "mountPath": VOLUME},
         ],
     }
-    if in_bucket(config):
+    if buckets(config):
         secret = {"name": bucket_secret(site), "optional": True}
         container["envFrom"] = [{"secretRef": secret}]
     return container

@@ -319,6 +319,86 @@ def test_a_bucket_needs_no_place_on_the_volume_but_a_way_out() -> None:
     assert len(cpu_ways) == 1, "only name look-ups"
 
 
+ANYWHERE = "0.0.0.0/0"
+ANY_HTTPS = {(ANYWHERE, 443)}
+METADATA = ("169.254.169.254/32", 80)
+
+
+@pytest.mark.parametrize(
+    ("changes", "head", "worker"),
+    [
+        ({"data": {"source": "s3://b/x"}}, ANY_HTTPS, ANY_HTTPS),
+        (
+            {
+                "data": {
+                    "mixture": [{"source": "/x", "weight": 1}, {"source": "gs://b/x", "weight": 1}]
+                }
+            },
+            ANY_HTTPS,
+            ANY_HTTPS,
+        ),
+        ({"regions": {"eu": {"data": "s3://eu/x"}}}, ANY_HTTPS, ANY_HTTPS),
+        (
+            {
+                "regions": {"eu": {"data": "/x", "durability": {"dir": "s3://eu/y"}}},
+                "durability": {"keep_contributions": True},
+            },
+            ANY_HTTPS,
+            ANY_HTTPS,
+        ),
+        (
+            {"data": {"source": "s3://b/x?endpoint_override=store.s3:9000&scheme=http"}},
+            {(ANYWHERE, 9000)},
+            {(ANYWHERE, 9000)},
+        ),
+        ({"monitor": {"track": ["tensorboard", "wandb"]}}, ANY_HTTPS, ANY_HTTPS),
+        ({"monitor": {"track": ["tensorboard"]}}, set(), set()),
+        ({"faults": {"preemption": {"cloud": "aws"}}}, set(), {METADATA}),
+        (
+            {"faults": {"preemption": {"cloud": "gce"}}},
+            set(),
+            {METADATA, ("169.254.169.252/32", 987), ("169.254.169.252/32", 988)},
+        ),
+        (
+            {"faults": {"preemption": {"cloud": "gce", "address": "http://192.0.2.1:81"}}},
+            set(),
+            {("192.0.2.1/32", 81)},
+        ),
+        (
+            {"faults": {"preemption": {"cloud": "gce", "address": "http://metadata.here"}}},
+            set(),
+            {(ANYWHERE, 80)},
+        ),
+    ],
+)
+def test_pods_reach_what_the_configuration_names(
+    changes: dict[str, Any], head: set[tuple[str, int]], worker: set[tuple[str, int]]
+) -> None:
+    tables = load(ROOT / "deploy/cpu.toml").model_dump(mode="json", exclude_none=True)
+    for name, table in changes.items():
+        tables[name] = table if name == "regions" else tables[name] | table
+    if "mixture" in changes.get("data", {}):
+        del tables["data"]["source"]
+    if "regions" in changes:
+        tables["islands"][0] |= {"region": "eu", "label_selector": {"region": "eu"}}
+    site = Site(name="cpu", image="archipelago:latest", queue="no-autoscaler")
+    manifest = kuberay_manifest(parse(tables), layout_of_example("cpu"), site)
+    spec = of_kind(manifest, "RayCluster")["spec"]
+    for pod, wanted in (("head", head), ("worker", worker)):
+        assert wanted == {
+            (target["ipBlock"]["cidr"], port["port"])
+            for rule in spec["networkPolicy"][pod]["egressRules"]
+            for target in rule["to"]
+            if "ipBlock" in target
+            for port in rule["ports"]
+        }
+    templates = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
+    secrets = [each["template"]["spec"]["containers"][0].get("envFrom") for each in templates]
+    in_bucket = changes.keys() & {"data", "regions"}
+    named = [{"secretRef": {"name": "cpu-bucket", "optional": True}}] if in_bucket else None
+    assert secrets == [named] * len(templates)
+
+
 def test_prometheus_reads_the_metrics_port_with_the_token() -> None:
     manifest = made("cpu")
     port = run_config(manifest).monitor.metrics_port
