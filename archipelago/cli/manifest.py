@@ -79,7 +79,11 @@ def kuberay(
     memory: GroupMemory = [],  # noqa: B006 - typer reads it; it never changes
     most: Annotated[
         list[str],
-        typer.Option("--most", metavar="GROUP=N", help="Most islands of a group; may be repeated."),
+        typer.Option(
+            "--most",
+            metavar="GROUP=N",
+            help="Most islands of an opportunistic group; may be repeated.",
+        ),
     ] = [],  # noqa: B006 - typer reads it; it never changes
     node_selector: Annotated[
         list[str],

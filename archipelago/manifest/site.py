@@ -73,7 +73,7 @@ class Site:
     memory: Mapping[str, str] = field(default_factory=dict[str, str])
     """The memory of a node by group, where the estimate does not fit."""
     most: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The most islands by group, for the autoscaler; the default is the count of the group."""
+    """The most islands of opportunistic groups, for the autoscaler; the default is the count."""
     node_selectors: Mapping[str, Mapping[str, str]] = field(
         default_factory=dict[str, Mapping[str, str]]
     )
@@ -116,10 +116,29 @@ def _problems(site: Site, config: Config, groups: Sequence[str]) -> Iterator[str
     for option, size in quantities:
         if not QUANTITY.fullmatch(size):
             yield f"{option}={size}: must be a quantity of Kubernetes, such as 64Gi"
+    yield from _growth_problems(site, config, groups)
+
+
+def _growth_problems(site: Site, config: Config, groups: Sequence[str]) -> Iterator[str]:
+    """Yield what is wrong with `--most`: only opportunistic groups wait for more nodes."""
+    islands = {group.group: group for group in config.islands}
     for name, most in site.most.items():
-        if name in {group.group for group in config.islands}:
-            group = config.group(name)
-            if most < (needed := group.count + group.spares):
-                yield f"--most {name}={most}: the group begins with {needed}; give at least that"
-        elif name in groups:
-            yield f"--most {name}={most}: only groups of islands grow"
+        option = f"--most {name}={most}"
+        if (group := islands.get(name)) is None:
+            if name in groups:
+                yield f"{option}: only groups of islands grow"
+            continue
+        needed = group.count + group.spares
+        if not site.autoscaling:
+            yield (
+                f"{option}: has no effect with --queue, which turns Ray's autoscaler off; leave "
+                f"--most out, and raise the group's count if {needed} islands are too few"
+            )
+        elif not group.opportunistic:
+            yield (
+                f"{option}: the group is not opportunistic, so `archipelago scale` refuses more "
+                "islands than there are nodes; set opportunistic = true for it, or leave --most "
+                f"out and raise the group's count if {needed} islands are too few"
+            )
+        elif most < needed:
+            yield f"{option}: the group begins with {needed}; give at least that"
