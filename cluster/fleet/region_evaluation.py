@@ -162,6 +162,7 @@ class RegionEvaluations:
         self._of = {region: RegionState(now_s() + every_s) for region in regions}
         self._evaluators: dict[str, Evaluating] = {}
         self._running: tuple[str, RegionCall] | None = None
+        self._live: Collection[str | None] = ()
 
     @property
     def losses(self) -> dict[str, float | None]:
@@ -175,12 +176,12 @@ class RegionEvaluations:
 
     @property
     def trouble(self) -> str | None:
-        """The regions whose evaluations fail again and again, and why; None if there are none."""
+        """The live regions whose evaluations fail again and again, and why; None without any."""
         found = [
             f"the held-out loss of region {name} is not known, its evaluation {it.why} "
             f"({it.failures} times in a row)"
             for name, it in self._of.items()
-            if it.failures >= TROUBLE_AFTER
+            if it.failures >= TROUBLE_AFTER and name in self._live
         ]
         return "; ".join(found) or None
 
@@ -189,6 +190,7 @@ class RegionEvaluations:
 
         `live`: the regions with a live island. Others may have no node.
         """
+        self._live = live
         if self._running is not None:
             region, call = self._running
             if (outcome := call.poll(0.0)) is not None:
@@ -213,7 +215,9 @@ class RegionEvaluations:
         for region in self._of:
             found = self._insisted(region, versions, enough)
             losses[region] = found.loss if isinstance(found, RegionLoss) else None
-            if not isinstance(found, RegionLoss):
+            if isinstance(found, RegionLoss):
+                self._of[region].failures = 0
+            else:
                 why = found or "was cut short"
                 missing.append(f"there is no heldout_by_region of {region}: its evaluation {why}")
         return losses, missing
@@ -244,7 +248,7 @@ class RegionEvaluations:
     ) -> None:
         """Note the outcome of an evaluation, and when the next one is due."""
         it, now_s = self._of[region], self._now_s()
-        is_first = it.last is None  # it includes the start of the process, and compilation
+        is_first = it.last is None and isinstance(outcome, RegionLoss)  # with start and compilation
         spare_s = 0.0 if is_first else (SHARE - 1) * (now_s - call.began_s)
         it.due_s = max(call.began_s + self._every_s, now_s + spare_s)
         measured, it.measures = it.measures, False

@@ -37,4 +37,6 @@ def _binding(config: Config) -> dict[str, object]:
     del plain["sync"]["step_s"], plain["sync"]["force"]  # they matter only before the start
     for key in ("dir", "hang_s", "restarts", "keep_hourly", "keep_daily"):
         del plain["durability"][key]
+    for region in plain["regions"].values():
+        region.pop("evaluate", None)  # an evaluation changes nothing
     return {f"{name}.{key}": value for name, table in plain.items() for key, value in table.items()}

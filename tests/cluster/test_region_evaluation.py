@@ -62,6 +62,7 @@ class RegionsClock:
         self.now_s = 0.0
         self.evaluators: dict[str, FakeRegionEvaluator] = {}
         self.waits: list[float] = []
+        self.first: Any = None  # the first answer of each evaluator, if it is not a loss
 
     def start(self, region: str) -> Evaluating:
         """Start an evaluator, once for each region."""
@@ -75,7 +76,7 @@ class FakeRegionEvaluator(Evaluating):
 
     def __init__(self, clock: RegionsClock, region: str) -> None:
         self.clock, self.region = clock, region
-        self.sampled: list[Any] = [RegionLoss(4, 2.0 + len(clock.evaluators))]
+        self.sampled: list[Any] = [clock.first or RegionLoss(4, 2.0 + len(clock.evaluators))]
         self.last: list[Any] = [RegionLoss(0, 1.0)]
         self.asked: list[tuple[str, float]] = []
         self.judged: Callable[[], Judged] = lambda: Judged(0, 0.0)
@@ -221,6 +222,31 @@ def test_failure_in_one_region_leaves_the_others_alone(
     eu.sampled = [RegionLoss(90, 1.25)]
     looks(clock, regions, 2 * EVERY_S, "eu", "us")
     assert (regions.losses["eu"], regions.steps["eu"], regions.trouble) == (1.25, 90, None)
+
+
+def test_trouble_ends_with_the_islands_of_the_region(
+    clock: RegionsClock, regions: RegionEvaluations
+) -> None:
+    looks(clock, regions, EVERY_S + 5, "eu", "us")
+    clock.evaluators["eu"].sampled = [ActorDiedError()]
+    looks(clock, regions, EVERY_S * (TROUBLE_AFTER + 2), "eu", "us")
+    assert regions.trouble is not None
+    looks(clock, regions, 1.0, "us")
+    assert regions.trouble is None, "nothing is evaluated there now"
+    looks(clock, regions, 1.0, "eu", "us")
+    assert regions.trouble is not None
+    regions.verdict(VERSIONS, never)
+    assert regions.trouble is None, "the loss of the final model is known"
+
+
+def test_evaluations_that_never_succeed_take_a_share_of_the_time_too(
+    clock: RegionsClock, regions: RegionEvaluations
+) -> None:
+    clock.first = (20.0, "ValueError, error code 5f1c09aa")
+    looks(clock, regions, 1000.0, "eu")
+    began = [began_s for _, began_s in clock.evaluators["eu"].asked]
+    assert len(began) > 2
+    assert min(np.diff(began)) >= SHARE * 20.0
 
 
 def test_evaluator_that_hangs_is_restarted_and_the_next_region_follows(

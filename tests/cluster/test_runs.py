@@ -262,6 +262,8 @@ def test_resume_refuses_other_regions(changed: Sequence[str], why: str) -> None:
     assert runs.resume(config(*REGIONS), folder) == folder
     with pytest.raises(UserMistake, match=f"configured otherwise.*: {why}"):
         runs.resume(config(*changed), folder)
+    silent = REGIONS[1].replace("/corpus/us'", "/corpus/us', evaluate=false")
+    assert runs.resume(config(REGIONS[0], silent), folder) == folder
     more = f"{REGIONS[0][:-1]}, {{group='c', region='eu', count=2}}]"
     assert runs.resume(config(more, REGIONS[1]), folder) == folder
 
