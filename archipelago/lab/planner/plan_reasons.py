@@ -63,7 +63,7 @@ def reasons(cluster: ClusterFile, best: Worth, works: list[Worth]) -> list[str]:
             f"this project's law of the gap to data-parallel training (docs/lab/convergence.md) "
             f"gives +{gap:.2f} % ({low:.2f} to {high:.2f}) for M = {setting.total}, "
             f"H = {setting.every} and {steps:.3g} steps; it is of 0.13M parameters and at most "
-            "2,000 steps, and 6,000 steps did not confirm it, so the choice does not use it: the "
+            "2,000 steps, and too small at 6,000 steps, so the choice does not use it: the "
             "tokens to the target, and with them hours and dollars, depend on M, not on H"
         )
     found.append(
