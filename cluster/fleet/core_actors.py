@@ -10,7 +10,7 @@ from itertools import cycle
 from typing import Any
 
 from cluster.config.rule import measures_effects
-from cluster.config.schema import Config
+from cluster.config.schema import Config, Machines
 from cluster.failures import Unjudged
 from cluster.fleet.backend import Handle, Place, RayCluster, Unavailable
 from cluster.fleet.clean_up import each_step
@@ -78,7 +78,10 @@ class CoreActors:
         Errors: `RunFailed` if there is no place for the evaluator.
         """
         config, cluster = self._config, self._cluster
-        self._evaluator_place = place = self._place() if config.monitor.evaluator.apart else None
+        machines = config.monitor.evaluator
+        self._evaluator_place = place = (
+            evaluator_place(machines, cluster) if machines.apart else None
+        )
         evaluator = cluster.start_evaluator(place)
         every_s = config.monitor.evaluate_every_s
         measured = self._note_effect if measures_effects(config) else None
@@ -107,20 +110,6 @@ class CoreActors:
 
     def _evaluator_of(self, region: str) -> Evaluating:
         return self._cluster.evaluating(self._cluster.start_region_evaluator(region))
-
-    def _place(self) -> Place:
-        """Reserve machines for the evaluator alone, and wait for them."""
-        machines, until_s = self._config.monitor.evaluator, time.monotonic() + PLACED_S
-        place = self._cluster.reserved(APART) or self._cluster.reserve(machines, APART)
-        while not place.ready():
-            if time.monotonic() > until_s:
-                place.give_back()
-                raise RunFailed(
-                    f"monitor.evaluator: {wish(machines)} cannot be had for {PLACED_S:g} s, others "
-                    "have taken them; free them, or ask for less"
-                )
-            time.sleep(AGAIN_S)
-        return place
 
     def begin(self) -> Layout:
         """Make the initial model, give each shard its fragments, and open the syncer."""
@@ -252,6 +241,24 @@ class CoreActors:
             except Unavailable as error:
                 log.warning("asking again: %s", error)
                 time.sleep(AGAIN_S)
+
+
+def evaluator_place(machines: Machines, cluster: RayCluster) -> Place:
+    """Reserve machines for the evaluator alone, and wait for them.
+
+    Errors: `RunFailed` if they are not there after `PLACED_S`.
+    """
+    until_s = time.monotonic() + PLACED_S
+    place = cluster.reserved(APART) or cluster.reserve(machines, APART)
+    while not place.ready():
+        if time.monotonic() > until_s:
+            place.give_back()
+            raise RunFailed(
+                f"monitor.evaluator: {wish(machines)} cannot be had for {PLACED_S:g} s, others "
+                "have taken them; free them, or ask for less"
+            )
+        time.sleep(AGAIN_S)
+    return place
 
 
 def holds_model(config: Config, cluster: RayCluster) -> bool:

@@ -129,9 +129,9 @@ class RunRecords:
     def failed(self, why: str) -> None:
         """Record that the run has failed: an alert, which is over when the run is resumed."""
         before, unix_s = self._before, self._now_s()
-        last = before or starting_status(self._run_dir.name, self._config)
-        alerts = [*last.get("alerts", ()), f"the run has failed: {in_short(why)}"]
-        last = {**last, "alerts": alerts}
+        shown = before or starting_status(self._run_dir.name, self._config)
+        alerts = [*shown.get("alerts", ()), f"the run has failed: {in_short(why)}"]
+        last: RunStatus = {**shown, "alerts": alerts}
         self._files.add_status(metrics_line(last, unix_s))
         self._note(alert_events(before, last), last, unix_s)
         self._before = last

@@ -830,7 +830,7 @@ def test_outage_of_the_syncer_is_an_alert_after_half_a_minute() -> None:
 
 
 def test_evaluator_that_always_fails_is_an_alert(tmp_path: Path) -> None:
-    """With rare evaluations, too few of them are in the window of the Prometheus alert."""
+    """Rare evaluations are too few in the window of the Prometheus alert."""
 
     class Failing(FakeEvaluator):
         def ask(self, method: str, *arguments: object) -> Pending:

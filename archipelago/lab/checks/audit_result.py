@@ -136,7 +136,7 @@ class Audit:
     is_incomplete: bool
     """Whether there is damage other than an end that a crash cut off, which costs nothing."""
     unconfirmed: list[str]
-    """Why payloads that were kept have no digest: they were changed, or cannot be read."""
+    """Reasons why kept payloads have no digest: they were changed, or cannot be read."""
 
     @property
     def passed(self) -> bool:
