@@ -70,8 +70,11 @@ class RayCluster(Protocol):
         """
         ...
 
-    def drain_node(self, node: str, why: str, left_s: float) -> None:
-        """Have Ray place nothing more on this node, which is gone in `left_s` seconds."""
+    def drain_node(self, node: str, why: str, left_s: float) -> bool:
+        """Return whether Ray places nothing more on this node, which is gone in `left_s` seconds.
+
+        This asks Ray for it and never blocks: call it until Ray accepts.
+        """
         ...
 
     def reserve(self, machines: Machines, seat: Seat) -> Place:

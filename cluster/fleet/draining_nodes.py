@@ -1,6 +1,6 @@
-"""The nodes that Ray drains, and the request to drain one.
+"""The nodes that Ray drains, and the requests to drain more of them.
 
-Ray's control service is asked on a thread of its own: it may be away for a minute while the head
+Ray's control service is asked on threads of their own: it may be away for a minute while the head
 restarts, and the keeper must go on meanwhile. Both calls are Ray's own, and not part of its public
 API; `ray drain-node` and Ray's autoscaler use the same ones.
 """
@@ -11,7 +11,7 @@ import importlib
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
@@ -59,19 +59,73 @@ class DrainingNodes:
             time.sleep(LOOK_S)
 
 
-def drain_node(node: str, why: str, left_s: float) -> None:
+class DrainRequests:
+    """The requests to drain nodes; each attempt runs on a thread of its own.
+
+    Only one thread calls `ask`.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[str, str, float], str] | None = None,
+        start: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
+        """Create the requests.
+
+        `send`: sends one request and returns Ray's refusal, as `drain_node` does, which is the
+        default. `start`: has a function run on another thread; the default starts one.
+        """
+        self._send, self._start = send or drain_node, start or _on_a_thread
+        self._lock = threading.Lock()
+        self._under_way, self._accepted = set[str](), set[str]()
+        self._failures: dict[str, str] = {}
+
+    def ask(self, node: str, why: str, left_s: float) -> bool:
+        """Return whether Ray has accepted to drain a node that is gone in `left_s` seconds.
+
+        This never blocks. It begins an attempt unless one is under way: call it until Ray accepts.
+        """
+        with self._lock:
+            if node in self._accepted:
+                return True
+            if node in self._under_way:
+                return False
+            self._under_way.add(node)
+        self._start(lambda: self._attempt(node, why, left_s))
+        with self._lock:
+            return node in self._accepted
+
+    def _attempt(self, node: str, why: str, left_s: float) -> None:
+        try:
+            failure = self._send(node, why, left_s)
+        except Exception as error:  # noqa: BLE001 - Ray names none, and the next attempt may work
+            failure = repr(error)
+        with self._lock:
+            self._under_way.discard(node)
+            if not failure:
+                self._accepted.add(node)
+            is_new = failure not in ("", self._failures.get(node))
+            self._failures[node] = failure
+        if is_new:
+            log.warning("Ray does not drain the node %s yet, and is asked again: %s", node, failure)
+
+
+def _on_a_thread(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="drain a node", daemon=True).start()
+
+
+def drain_node(node: str, why: str, left_s: float) -> str:
     """Have Ray place nothing more on a node; it ends once the node is idle, or at the deadline.
 
-    A failure is logged only: islands leave the node in any case.
+    Return why Ray refuses; empty if it accepts. `left_s`: seconds until the deadline. A control
+    service that is away blocks this call for as long as Ray waits for a connection.
+
+    Errors: `Exception` of a class that Ray does not name, if the control service does not answer.
     """
     ray_internals: Any = importlib.import_module("ray._raylet")
     messages: Any = importlib.import_module("ray.core.generated.autoscaler_pb2")
     deadline_ms = int((time.time() + left_s) * 1000)
     reason = messages.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
     client = ray_internals.GcsClient(address=ray.get_runtime_context().gcs_address)
-    try:
-        accepted, refusal = client.drain_node(node, reason, why, deadline_ms, timeout=TIMEOUT_S)
-        if not accepted:
-            log.warning("Ray refuses to drain the node %s: %s", node, refusal)
-    except Exception as error:  # noqa: BLE001 - Ray names none
-        log.warning("Ray could not be asked to drain the node %s: %r", node, error)
+    accepted, refusal = client.drain_node(node, reason, why, deadline_ms, timeout=TIMEOUT_S)
+    return "" if accepted else str(refusal) or "it names no reason"

@@ -49,6 +49,16 @@ class NotedIsland:
         return self.process is not None and held.process != self.process
 
 
+@dataclass(frozen=True, slots=True)
+class RestingIsland:
+    """An island that is not placed before a time, or before Ray drains the node that it leaves."""
+
+    by_s: float
+    """The time, in seconds of the monotonic clock."""
+    node: str | None = None
+    """Ray's id of that node; None: only the time counts."""
+
+
 def deadlines(
     known: Mapping[str, float], draining: Mapping[str, float | None], now_s: float, drain_s: float
 ) -> dict[str, float]:
@@ -72,8 +82,9 @@ class Preemptions:
         self._ignored = config.run.mode.sums_gradients
         self._noted: dict[Island, NotedIsland] = {}
         self._nodes: Mapping[str, float] = MappingProxyType({})
+        self._to_drain: dict[str, SeatNotice] = {}  # nodes that Ray has not accepted to drain
         self._drained = set[str]()
-        self._resting: dict[Island, float] = {}
+        self._resting: dict[Island, RestingIsland] = {}
 
     def look(self, islands: Islands, now_s: float) -> dict[Island, Notice]:
         """Return the notice of each island that must leave; spares that must leave are ended.
@@ -91,7 +102,8 @@ class Preemptions:
             if not each.is_over(held.get(island))
         }
         for each in notices:
-            self._hear(each, islands, now_s)
+            self._hear(each, islands)
+        self._drain_nodes(now_s)
         self._nodes = deadlines(self._nodes, self._cluster.draining(), now_s, self._drain_s)
         if self._nodes:
             self._leave_nodes(held, islands)
@@ -100,24 +112,39 @@ class Preemptions:
     def resting(self, held: Collection[Island], now_s: float) -> frozenset[Island]:
         """Return islands without devices that are not placed again yet.
 
-        Their cloud takes the node of the fleet itself, which Ray cannot drain, or a fault takes
-        their machines for a while: they would be placed there again at once.
+        Their cloud takes a node that Ray does not drain yet, or the node of the fleet itself, which
+        Ray cannot drain, or a fault takes their machines for a while: they would be placed there
+        again at once.
         """
-        self._resting = {i: by_s for i, by_s in self._resting.items() if now_s < by_s}
+        self._resting = {
+            island: each
+            for island, each in self._resting.items()
+            if now_s < each.by_s and each.node not in self._drained
+        }
         return frozenset(self._resting.keys() - {*held})
 
-    def _hear(self, word: SeatNotice, islands: Islands, now_s: float) -> None:
-        if word.node is not None and word.node != self._cluster.here():
-            if word.node not in self._drained:
-                self._drained.add(word.node)
-                self._cluster.drain_node(word.node, word.why, max(0.0, word.by_s - now_s))
-        elif (word.node is not None or word.stays_away) and word.island is not None:
-            self._resting[word.island] = word.by_s
+    def _hear(self, word: SeatNotice, islands: Islands) -> None:
         if word.island is None:
             islands.spares.vacate({word.seat})
         elif (it := islands.all().get(word.island)) is not None and it.seat == word.seat:
             process = it.process if word.node is None else None
             self._note(word.island, it, Notice(word.why, word.by_s), process)
+        node = None if word.node == self._cluster.here() else word.node
+        if node is not None and node not in self._drained:
+            self._to_drain.setdefault(node, word)
+        if (word.node is not None or word.stays_away) and word.island is not None:
+            self._resting[word.island] = RestingIsland(word.by_s, node)
+
+    def _drain_nodes(self, now_s: float) -> None:
+        """Ask Ray to drain nodes, at each look until it accepts or the node is gone."""
+        for node, word in [*self._to_drain.items()]:
+            if self._cluster.drain_node(node, word.why, max(0.0, word.by_s - now_s)):
+                self._drained.add(node)
+            elif now_s < word.by_s:
+                continue
+            else:
+                log.error("Ray has not drained the node %s in time (%s)", node, word.why)
+            del self._to_drain[node]
 
     def _leave_nodes(self, held: Mapping[Island, HeldIsland], islands: Islands) -> None:
         for island, it in held.items():

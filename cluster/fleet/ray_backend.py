@@ -44,7 +44,7 @@ from cluster.fleet.backend import (
     StorageSilent,
     Unavailable,
 )
-from cluster.fleet.draining_nodes import DrainingNodes, drain_node
+from cluster.fleet.draining_nodes import DrainingNodes, DrainRequests
 from cluster.fleet.evaluation import Evaluating, Pending
 from cluster.fleet.named_seats import named_seats
 from cluster.fleet.placement import Node, bundle, selector
@@ -146,6 +146,7 @@ class RayBackend(RayCluster):
     run_dir: Path
     home: Home
     watch: DrainingNodes = field(default_factory=DrainingNodes)
+    drains: DrainRequests = field(default_factory=DrainRequests)
 
     def nodes(self) -> list[Node]:
         """Return the living nodes."""
@@ -163,9 +164,9 @@ class RayBackend(RayCluster):
         """Return the nodes that are draining, with the seconds that are left to each."""
         return self.watch.now()
 
-    def drain_node(self, node: str, why: str, left_s: float) -> None:
-        """Have Ray place nothing more on this node."""
-        drain_node(node, why, left_s)
+    def drain_node(self, node: str, why: str, left_s: float) -> bool:
+        """Return whether Ray places nothing more on this node."""
+        return self.drains.ask(node, why, left_s)
 
     def reserve(self, machines: Machines, seat: Seat) -> Place:
         """Ask for devices, without waiting for them."""

@@ -110,14 +110,19 @@ class FakeCluster(RayCluster):
     reserved_once: list[Seat] = field(default_factory=list)
     restarted: list[str] = field(default_factory=list)
     drains: dict[str, float | None] = field(default_factory=dict)
+    refused_drains: int = 0  # the number of requests to drain a node that fail next
     started: list[str] = field(default_factory=list)
     given_up: set[str] = field(default_factory=set)  # actors for which Ray starts no process
 
     def draining(self) -> dict[str, float | None]:
         return dict(self.drains)
 
-    def drain_node(self, node: str, why: str, left_s: float) -> None:
+    def drain_node(self, node: str, why: str, left_s: float) -> bool:
+        if self.refused_drains:
+            self.refused_drains -= 1
+            return False
         self.drains[node] = left_s
+        return True
 
     def nodes(self) -> list[Node]:
         return [Node("here", {"CPU": 8.0, "memory": 1e9}, {})]

@@ -15,6 +15,7 @@ import pytest
 from cluster.config.fault_kinds import FaultKind
 from cluster.config.modes import misfit
 from cluster.config.schema import FailurePolicy, FaultsConfig, Harm, PreemptionConfig
+from cluster.fleet.draining_nodes import DrainRequests
 from cluster.fleet.inbox import ON_PURPOSE
 from cluster.fleet.preemption import DRAINING, deadlines
 from cluster.fleet.reconcile import Action, Hold, Holding, Notice, reconcile
@@ -303,6 +304,52 @@ def test_notice_of_a_cloud_drains_the_node_too(tmp_path: Path) -> None:
     assert [told for _, told in cluster.heard("drain")] == [(B, "preempted: notice of gce")]
     assert [*cluster.drains] == ["node-7"], "Ray places nothing there any more"
     assert cluster.reserved_once.count(Seat("eu-1")) == 2
+
+
+@pytest.mark.parametrize(("refused", "reserved"), [(1, 2), (1000, 1)])
+def test_node_is_drained_at_a_later_look_and_its_island_waits_for_that(
+    tmp_path: Path, refused: int, reserved: int
+) -> None:
+    """A control service that is away, or refuses, must not put the island back on the node."""
+
+    def announced(cluster: FakeCluster, fleet: Any) -> None:
+        cluster.refused_drains = refused
+        fleet.notice(Seat("eu-1"), "preempted: notice of gce", 30.0, "node-7")
+
+    cluster = played(tmp_path, announced, *LEFT, *BACK)
+    assert [told for _, told in cluster.heard("drain")] == [(B, "preempted: notice of gce")]
+    assert ("node-7" in cluster.drains) is (reserved == 2)
+    assert cluster.refused_drains < refused, "Ray was asked at each look"
+    assert cluster.reserved_once.count(Seat("eu-1")) == reserved
+
+
+def test_request_to_drain_a_node_never_blocks_and_is_repeated_until_ray_accepts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    away = RuntimeError("Timed out while waiting for GCS")
+    answers: list[str | Exception] = [away, away, "the node is busy", ""]
+    sent: list[tuple[str, str, float]] = []
+    waiting: list[Callable[[], None]] = []
+
+    def send(node: str, why: str, left_s: float) -> str:
+        sent.append((node, why, left_s))
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    requests = DrainRequests(send, waiting.append)
+    for left_s in (40.0, 30.0, 20.0, 10.0):
+        assert not requests.ask("node-7", "preempted", left_s)
+        assert not requests.ask("node-7", "preempted", left_s - 1.0), "one attempt at a time"
+        (attempt,) = waiting
+        waiting.clear()
+        attempt()
+    assert requests.ask("node-7", "preempted", 5.0)
+    assert waiting == []
+    assert sent == [("node-7", "preempted", left_s) for left_s in (40.0, 30.0, 20.0, 10.0)]
+    texts = [record.getMessage() for record in caplog.records]
+    assert ["Timed out" in text for text in texts] == [True, False], "each failure is logged once"
+    assert texts[1].endswith("is asked again: the node is busy")
 
 
 def test_island_on_the_node_of_the_fleet_is_not_placed_there_again(tmp_path: Path) -> None:
