@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cluster.launch.run_findings import RunFacts
 
 SPAN_S = 600.0
-"""The last seconds of a run that are looked at, unless `--since` is given."""
+"""The last seconds that are looked at, unless `--since` is given."""
 
 
 def doctor(
@@ -33,7 +33,7 @@ def doctor(
         int, typer.Option("--mb", min=1, help="MiB of the object sent over each link.")
     ] = 100,
     span_s: Annotated[
-        float, typer.Option("--since", min=1.0, metavar="S", help="Look at the run's last S s.")
+        float, typer.Option("--since", min=1.0, metavar="S", help="Look at the last S s.")
     ] = SPAN_S,
     address: Annotated[
         str | None,
@@ -57,7 +57,7 @@ def doctor(
     if name is not None or head is None:
         found += _of_the_run(name, head, span_s)
     elif not links:
-        found += _of_the_cluster(head)
+        found += _of_the_cluster(head, span_s)
     measured = _measured_links(head, megabytes, console) if links and head is not None else []
     if measured:
         from cluster.launch.link_findings import findings_of
@@ -104,7 +104,7 @@ def _of_the_run(name: str | None, head: str | None, span_s: float) -> list[Findi
         from cluster.launch.cluster_findings import findings_about_cluster
         from cluster.launch.cluster_health import cluster_health
 
-        health, probes = cluster_health(head, run, silent)
+        health, probes = cluster_health(head, run, silent, span_s)
         facts = replace(facts, probes=probes)
         found = findings_about_cluster(health)
     return [*findings_about(facts), *found]
@@ -129,11 +129,11 @@ def _facts(
     return facts_of(run_dir, span_s), run_dir.name, live
 
 
-def _of_the_cluster(head: str) -> list[Finding]:
+def _of_the_cluster(head: str, span_s: float) -> list[Finding]:
     from cluster.launch.cluster_findings import findings_about_cluster
     from cluster.launch.cluster_health import cluster_health
 
-    health, _ = cluster_health(head)
+    health, _ = cluster_health(head, span_s=span_s)
     return findings_about_cluster(health)
 
 

@@ -10,6 +10,8 @@ from cluster.launch.link_findings import Finding, Severity
 
 SKEW_S = 1.0
 """The largest difference of two clocks that is not notable, in seconds."""
+SPAN_S = 600.0
+"""Seconds for which the end of a node is a problem, by default."""
 FREE_SHARE = 0.05
 """The share of a disk, or of the memory for objects, below which it is nearly full."""
 
@@ -31,12 +33,24 @@ class NodeHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadNode:
+    """A node that ended unexpectedly and has not rejoined."""
+
+    why: str
+    """Ray's reason; empty if it names none."""
+    age_s: float | None = None
+    """Seconds since the end; None if Ray names no time."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterHealth:
     """The state of a cluster."""
 
     nodes: Sequence[NodeHealth]
-    dead_nodes: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Nodes that ended unexpectedly, with the reason."""
+    dead_nodes: Mapping[str, DeadNode] = field(default_factory=dict[str, DeadNode])
+    """Nodes that ended unexpectedly, by address."""
+    span_s: float = SPAN_S
+    """Seconds for which the end of a node is a problem; later it is a note."""
     draining: Sequence[str] = ()
     """Addresses of the nodes that Ray drains."""
     leftover: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -65,14 +79,29 @@ def _nodes(health: ClusterHealth) -> Iterator[Finding]:
             if share < FREE_SHARE:
                 what = f"{share:.0%} of {purpose} is free"
                 yield Finding(f"node {node.name}", what, Severity.WARNING, "free space there")
-    for name, why in health.dead_nodes.items():
-        what = f"the node ended unexpectedly: {why or 'Ray names no reason'}"
-        hint = "look at the machine; with `ray start` it joins again"
-        yield Finding(f"node {name}", what, Severity.PROBLEM, hint)
+    for name, dead in health.dead_nodes.items():
+        yield _dead_node(name, dead, health.span_s)
     for name in health.draining:
         what = "Ray drains the node, and places nothing on it"
         hint = "nothing, if its machine is taken away; else start Ray there again"
         yield Finding(f"node {name}", what, Severity.NOTE, hint)
+
+
+def _dead_node(name: str, dead: DeadNode, span_s: float) -> Finding:
+    """Return the finding about a node that ended; Ray names it long after a new one replaced it."""
+    when = "" if dead.age_s is None else f" {_age_text(dead.age_s)} ago"
+    what = f"the node ended unexpectedly{when}: {dead.why or 'Ray names no reason'}"
+    if dead.age_s is None or dead.age_s <= span_s:
+        hint = "look at the machine; with `ray start` it joins again"
+        return Finding(f"node {name}", what, Severity.PROBLEM, hint)
+    hint = "nothing, if another node has replaced it; else `ray start` there joins again"
+    return Finding(f"node {name}", what, Severity.NOTE, hint)
+
+
+def _age_text(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 def _versions(health: ClusterHealth) -> Iterator[Finding]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import math
 import shutil
 import time
 from collections import Counter
@@ -14,7 +16,7 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from cluster.actors.start import NODE_ID
 from cluster.fleet.run_identity import versions
-from cluster.launch.cluster_findings import ClusterHealth, NodeHealth
+from cluster.launch.cluster_findings import SPAN_S, ClusterHealth, DeadNode, NodeHealth
 from cluster.launch.connect import connect
 from cluster.launch.run_findings import ProbeAnswer
 from cluster.names import FLEET, island_actor, namespace_of, seat_of
@@ -29,6 +31,8 @@ PROBE_S = 5.0
 """Timeout of a call to a silent island."""
 UNEXPECTED = 2
 """Ray's number for the death of a node that was not asked to end (NodeDeathInfo)."""
+TABLE_S = 10.0
+"""Timeout of Ray's table of nodes, in seconds."""
 
 
 def look_at_node(session: str) -> tuple[float, dict[str, str], dict[str, float]]:
@@ -45,9 +49,11 @@ def look_at_node(session: str) -> tuple[float, dict[str, str], dict[str, float]]
 
 
 def cluster_health(
-    address: str, run: str | None = None, silent: Sequence[str] = ()
+    address: str, run: str | None = None, silent: Sequence[str] = (), span_s: float = SPAN_S
 ) -> tuple[ClusterHealth, dict[str, ProbeAnswer]]:
     """Return the health of a cluster, and whether the silent islands of a run answer a call.
+
+    `span_s`: seconds for which the end of a node is a problem.
 
     Errors: `UserMistake` if the cluster cannot be reached.
     """
@@ -58,7 +64,8 @@ def cluster_health(
         draining = _draining(living)  # Ray starts nothing there
         health = ClusterHealth(
             nodes=_health_of([node for node in living if node not in draining]),
-            dead_nodes=dead_nodes(nodes),
+            dead_nodes=dead_nodes(nodes, _ends_unix_s(), time.time()),
+            span_s=span_s,
             draining=[node["NodeManagerAddress"] for node in draining],
             leftover=_leftover(),
         )
@@ -67,18 +74,40 @@ def cluster_health(
         ray.shutdown()
 
 
-def dead_nodes(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the addresses of nodes that ended unexpectedly and have not rejoined, with reasons.
+def dead_nodes(
+    nodes: Sequence[Mapping[str, Any]], ends_unix_s: Mapping[str, float], now_unix_s: float
+) -> dict[str, DeadNode]:
+    """Return nodes that ended unexpectedly and have not rejoined, by address.
 
     `nodes`: those of `ray.nodes`, where a node that rejoins has a second entry with another id.
+    `ends_unix_s`: the time of each end, by Ray's id of the node, in seconds since 1970. Of several
+    nodes with one address the last one counts.
     """
     living = {node["NodeManagerAddress"] for node in nodes if node["Alive"]}
-    return {
-        node["NodeManagerAddress"]: str(node.get("DeathReasonMessage") or "")
+    dead = [
+        (ends_unix_s.get(node["NodeID"]), node)
         for node in nodes
         if not node["Alive"]
         and node.get("DeathReason") == UNEXPECTED
         and node["NodeManagerAddress"] not in living
+    ]
+    dead.sort(key=lambda each: math.inf if each[0] is None else each[0])
+    return {
+        node["NodeManagerAddress"]: DeadNode(
+            str(node.get("DeathReasonMessage") or ""),
+            None if end_s is None else max(0.0, now_unix_s - end_s),
+        )
+        for end_s, node in dead
+    }
+
+
+def _ends_unix_s() -> dict[str, float]:
+    """Return when each node ended, by Ray's id of it; `ray.nodes` has no times."""
+    ray_internals: Any = importlib.import_module("ray._raylet")
+    client = ray_internals.GcsClient(address=ray.get_runtime_context().gcs_address)
+    table = client.get_all_node_info(timeout=TABLE_S)
+    return {
+        node.node_id.hex(): node.end_time_ms / 1000 for node in table.values() if node.end_time_ms
     }
 
 

@@ -24,6 +24,7 @@ from cluster.fleet.preemption import DRAINING
 from cluster.fleet.run_events import events_between
 from cluster.launch.cluster_findings import (
     ClusterHealth,
+    DeadNode,
     NodeHealth,
     findings_about_cluster,
 )
@@ -445,7 +446,16 @@ def test_healthy_cluster_has_no_finding() -> None:
          "node n4", Severity.PROBLEM, "source is bb, and aa on most nodes"),
         (ClusterHealth([*NODES, replace(NODES[0], name="n4", free={"the disk": 0.01})]), "node n4",
          Severity.WARNING, "1% of the disk is free"),
-        (ClusterHealth(NODES, dead_nodes={"n4": "lost"}), "node n4", Severity.PROBLEM, "lost"),
+        (ClusterHealth(NODES, dead_nodes={"n4": DeadNode("lost")}), "node n4", Severity.PROBLEM,
+         "lost"),
+        (ClusterHealth(NODES, dead_nodes={"n4": DeadNode("lost", 599.0)}), "node n4",
+         Severity.PROBLEM, "ended unexpectedly 10 min ago: lost"),
+        (ClusterHealth(NODES, dead_nodes={"n4": DeadNode("lost", 9000.0)}, span_s=1e4), "node n4",
+         Severity.PROBLEM, "2 h ago"),
+        (ClusterHealth(NODES, dead_nodes={"n4": DeadNode("lost", 601.0)}), "node n4",
+         Severity.NOTE, "lost"),
+        (ClusterHealth(NODES, dead_nodes={"n4": DeadNode("lost", 31.0)}, span_s=30.0), "node n4",
+         Severity.NOTE, "31 s ago"),
         (ClusterHealth(NODES, draining=["n2"]), "node n2", Severity.NOTE, "drains"),
         (ClusterHealth(NODES, leftover={"old": 3}), "run old", Severity.WARNING, "3 actors"),
     ],
@@ -463,9 +473,10 @@ def test_skew_is_what_the_time_of_the_call_cannot_explain(clock_s: float, skew: 
     assert skew_s(100.0, clock_s, 101.0) == skew
 
 
-def ray_node(address: str, reason: int | None = None) -> dict[str, Any]:
+def ray_node(address: str, reason: int | None = None, name: str = "id") -> dict[str, Any]:
     """Return a node as `ray.nodes` does: alive without a reason of its death."""
     return {
+        "NodeID": name,
         "NodeManagerAddress": address,
         "Alive": reason is None,
         "DeathReason": reason or 0,
@@ -476,7 +487,15 @@ def ray_node(address: str, reason: int | None = None) -> dict[str, Any]:
 def test_node_that_has_rejoined_is_not_reported_as_dead() -> None:
     """Ray keeps the entry of the dead node beside that of the new one."""
     lost, asked_to_end = ray_node("10.8.2.1", UNEXPECTED), ray_node("10.8.3.1", 1)
-    assert dead_nodes([ray_node("10.8.1.1"), lost, asked_to_end]) == {
-        "10.8.2.1": "health check failed"
+    assert dead_nodes([ray_node("10.8.1.1"), lost, asked_to_end], {}, 0.0) == {
+        "10.8.2.1": DeadNode("health check failed")
     }
-    assert dead_nodes([lost, ray_node("10.8.2.1"), lost]) == {}
+    assert dead_nodes([lost, ray_node("10.8.2.1"), lost], {}, 0.0) == {}
+
+
+def test_last_end_of_an_address_counts() -> None:
+    nodes = [ray_node("10.8.2.1", UNEXPECTED, name) for name in ("late", "early")]
+    ends = {"early": 1000.0, "late": 5000.0}
+    assert dead_nodes(nodes, ends, 5007.0) == {"10.8.2.1": DeadNode("health check failed", 7.0)}
+    ahead = dead_nodes(nodes, ends, 4000.0)
+    assert ahead["10.8.2.1"].age_s == 0.0, "a clock may differ"
