@@ -63,6 +63,7 @@ class QueueDesk:
         self._waiting: dict[str, _Waiting] = {}
         self._decided = self._confirmed = UNDECIDED
         self._empty_looks = 0
+        self._trouble = ""  # why the last look failed
         self._status = QueueStatus(runs=[], quotas=[], trouble="it has not looked yet")
 
     def ask(self, message: RunMessage, admitted: bool) -> AnswerMessage:
@@ -78,6 +79,9 @@ class QueueDesk:
             answer = self._confirmed.answers.get(run, FIRST_LOOK)
             if admitted:
                 answer = QueueAnswer(QueueVerdict.START, "it was admitted")
+            elif self._trouble and answer.verdict is QueueVerdict.WAIT:
+                why = f"the queue cannot look at the cluster: {self._trouble}"
+                answer = QueueAnswer(QueueVerdict.WAIT, why)
             admitted = answer.verdict is QueueVerdict.START
             self._waiting[run] = _Waiting(Applicant(message, admitted), self._clock())
         return AnswerMessage(verdict=answer.verdict.value, why=answer.why)
@@ -115,13 +119,14 @@ class QueueDesk:
         self._decided = decided
         self._log(now)
         with self._lock:
-            self._confirmed = now
+            self._confirmed, self._trouble = now, ""
             self._status = queue_status(seen, now)
         self._withhold(seen, now)
 
     def trouble(self, why: str) -> None:
-        """Note that a look has failed; the next one is tried all the same."""
+        """Note that a look has failed; jobs that wait get the reason until a look works."""
         with self._lock:
+            self._trouble = why
             status = self._status.copy()
             status["trouble"] = why
             self._status = status

@@ -282,6 +282,23 @@ def test_look_that_fails_is_shown_and_the_next_one_works() -> None:
     assert desk.show() == {"runs": [], "quotas": [], "trouble": None}
 
 
+def test_job_gets_the_reason_while_looks_fail() -> None:
+    cluster = FakeQueueCluster(broken=True)
+    desk, new, admitted = QueueDesk(cluster), message(asked("new", 5)), message(asked("old", 1))
+    assert desk.ask(new, False)["why"] == "the queue has not looked at it yet"
+    desk.trouble("ValueError: the stored quotas cannot be read: 1 problem; set them again")
+    answer = desk.ask(new, False)
+    assert answer["verdict"] == QueueVerdict.WAIT.value
+    assert answer["why"].startswith("the queue cannot look at the cluster: ValueError: the stored")
+    assert desk.ask(admitted, True)["verdict"] == QueueVerdict.START.value
+    cluster.broken = False
+    desk.leave("old")
+    desk.look()
+    assert desk.ask(new, False)["why"].startswith("the cluster has no machines for")
+    desk.trouble("OSError: the head is away")
+    assert desk.ask(new, False)["why"].endswith("OSError: the head is away"), "not an old reason"
+
+
 # --- facts ----------------------------------------------------------------------------------------
 
 
