@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ class FleetActor(Breakable):
         token: str,
         resumes: bool,
         from_stored: bool = False,
+        since_s: float | None = None,
     ) -> None:
         setup_logging()
         parsed_config, folder = Config.model_validate_json(config, strict=False), Path(run_dir)
@@ -53,6 +55,7 @@ class FleetActor(Breakable):
             token=token,
             resumes=resumes,
             from_stored=from_stored,
+            since_s=since_s,
         )
         watch_process(self._fleet.lost_thread)
         threading.Thread(target=self._fleet.keep, name="keep", daemon=True).start()
@@ -122,11 +125,13 @@ def start_fleet(
     *,
     resumes: bool = False,
     from_stored: bool = False,
+    since_s: float | None = None,
 ) -> Actor:
     """Start the fleet, which starts everything else.
 
     A fleet that is not detached ends with the process of its run. `resumes`: another fleet has
-    begun the run. `from_stored`: it resumes from the newest stored fragments.
+    begun the run. `from_stored`: it resumes from the newest stored fragments. `since_s`: the time
+    of the submission, in seconds since 1970; None: now. A process that Ray restarts gets the same.
     """
     options = home.options(FLEET, {})
     if not home.detached:
@@ -136,4 +141,5 @@ def start_fleet(
     )
     token, config_json = uuid4().hex, config.model_dump_json()
     arguments = (config_json, str(run_dir), home.namespace, home.detached)
-    return actor.remote(*arguments, auth, token, resumes, from_stored)
+    submitted_s = time.time() if since_s is None else since_s
+    return actor.remote(*arguments, auth, token, resumes, from_stored, submitted_s)

@@ -54,9 +54,14 @@ class Fleet:
         token: str,
         resumes: bool,
         from_stored: bool = False,
+        since_s: float | None = None,
     ) -> None:
-        """Prepare the run; the arguments after `cluster` are those of `FleetStart`."""
-        self._run_dir, self._config, self._since_s = run_dir, config, time.time()
+        """Prepare the run; the arguments from `detached` on are those of `FleetStart`.
+
+        `since_s`: the time of the submission, in seconds since 1970, by which the queue ranks runs.
+        """
+        self._run_dir, self._config = run_dir, config
+        self._since_s = time.time() if since_s is None else since_s
         self._requests = Requests(run_dir.name, config, cluster.nodes)
         self._inbox = IslandInbox(config.faults.policy)
         self._board = StatusBoard(run_dir, config)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from cluster.fleet.fault_injection import Injection
@@ -16,6 +17,7 @@ from cluster.fleet.outcome import Outcome
 from cluster.fleet.requests import DesiredState, Requests
 from cluster.storage import fleet_file
 from cluster.storage.depot import Depot
+from coordinator.protocol import Island
 
 log = logging.getLogger("archipelago.fleet")
 RETRY_S = 30.0
@@ -30,7 +32,7 @@ class FleetMemoryWriter:
     ) -> None:
         self._depot, self._islands = depot, islands
         self._requests, self._injection = requests, injection
-        self._written: DesiredState | None = None
+        self._written: tuple[DesiredState, Mapping[Island, str]] | None = None
         self._over = False
         self._tried_s = 0.0  # the end of the last attempt
         self.trouble: str | None = None
@@ -38,22 +40,32 @@ class FleetMemoryWriter:
 
     @property
     def is_current(self) -> bool:
-        """Whether the present requests are written, or writing them was tried in `RETRY_S`."""
+        """Whether the present requests are written, or writing them was tried in `RETRY_S`.
+
+        The islands that the queue withholds are among them.
+        """
         is_due = self.trouble is not None and time.monotonic() - self._tried_s >= RETRY_S
-        return self._requests.wanted == self._written and not is_due
+        present = self._requests.wanted, self._requests.withheld.reasons
+        return present == self._written and not is_due
 
     def write(self, began: float, outcome: Outcome | None = None) -> None:
         """Write the memory, and note that the requests are written down.
 
         `began`: seconds since 1970. `outcome`: how the run ended; then this is the last write.
         """
-        wanted = self._requests.wanted
+        wanted, withheld = self._requests.wanted, self._requests.withheld.reasons
         if not self._over:
-            self._write(wanted, began, outcome)
-        self._written = wanted
+            self._write(wanted, withheld, began, outcome)
+        self._written = wanted, withheld
         self._requests.kept(wanted)
 
-    def _write(self, wanted: DesiredState, began: float, outcome: Outcome | None) -> None:
+    def _write(
+        self,
+        wanted: DesiredState,
+        withheld: Mapping[Island, str],
+        began: float,
+        outcome: Outcome | None,
+    ) -> None:
         """Write the memory.
 
         If that fails the run continues: the memory is needed only if the fleet dies now.
@@ -63,6 +75,7 @@ class FleetMemoryWriter:
             desired=sorted(wanted.desired),
             held={island: it.seat for island, it in self._islands.all().items()},
             spares=self._islands.spares.seats,
+            withheld=dict(withheld),
             stopping=wanted.stopping,
             faults=self._injection.done,
             began=began,

@@ -44,7 +44,6 @@ from cluster.storage.open_depot import depot_of
 from cluster.storage.ownership import Ownership
 from coordinator.errors import ArchipelagoError, UserMistake
 from coordinator.fragments import Layout
-from coordinator.protocol import Island
 from coordinator.state import Phase
 
 log = logging.getLogger("archipelago.fleet")
@@ -245,7 +244,7 @@ class Keeper:
         """
         log.warning("back; taking over %d islands", len(kept["held"]))
         self._takeover.find(kept)
-        self._requests.restore(frozenset(map(Island, kept["desired"])), kept["stopping"])
+        self._requests.restore(kept, time.monotonic())
         self._began = kept["began"]
         self.injection.remember(kept["faults"])
         self._layout = self._takeover.layout()

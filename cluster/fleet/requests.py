@@ -16,6 +16,7 @@ from cluster.fleet.placement import Node, impossible
 from cluster.fleet.reconcile import resized
 from cluster.fleet.withheld import WithheldIslands
 from cluster.names import group_name
+from cluster.storage.fleet_file import FleetMemory
 from coordinator.errors import UserMistake
 from coordinator.protocol import Island
 
@@ -108,11 +109,16 @@ class Requests:
 
     # --- called by the keeper ---------------------------------------------------------------------
 
-    def restore(self, desired: frozenset[Island], stopping: str | None) -> None:
-        """Take over the requests that an earlier process of the fleet has written down."""
+    def restore(self, kept: FleetMemory, now_s: float) -> None:
+        """Take over the requests that an earlier process of the fleet has written down.
+
+        `now_s`: the time in seconds of the monotonic clock.
+        """
         with self._changed:
-            stopping = self._now.stopping or stopping
+            stopping = self._now.stopping or kept["stopping"]
+            desired = frozenset(map(Island, kept["desired"]))
             self._now = replace(self._now, desired=desired, stopping=stopping)
+        self.withheld.restore(kept["withheld"], now_s)
 
     def kept(self, wanted: DesiredState) -> None:
         """Note that these requests are written down, or that writing was tried."""

@@ -164,6 +164,7 @@ def memory_of(config: Config, seats: Iterable[Seat], began: float) -> FleetMemor
         desired=sorted({*config.island_names, *held}),
         held=held,
         spares=spares,
+        withheld={},
         stopping=None,
         faults=[*range(len(config.faults.plan))],
         began=began,

@@ -30,7 +30,7 @@ class WithheldIslands:
         self._drain_s = config.faults.policy.drain_s
         self._lock = threading.Lock()
         self._withheld: dict[Island, Notice] = {}
-        self._told_s = 0.0
+        self._told_s: float | None = None
         self._islands: Mapping[Island, HeldSeat | None] = dict.fromkeys(config.island_names)
 
     def tell(self, islands: Mapping[Island, str], now_s: float) -> None:
@@ -39,27 +39,38 @@ class WithheldIslands:
         Islands that must not be taken are ignored.
         """
         with self._lock:
-            self._told_s = now_s
-            self._withheld = {
-                island: self._withheld.get(island) or Notice(why, now_s + self._drain_s)
-                for island, why in islands.items()
-                if group_name(island) in self._takeable
-            }
+            self._note(islands, now_s)
 
     def report(self) -> tuple[Mapping[Island, HeldSeat | None], dict[Island, str]]:
         """Return the islands that the run holds or wants, and why it does without some of them."""
         with self._lock:
             return self._islands, {island: it.why for island, it in self._withheld.items()}
 
+    @property
+    def reasons(self) -> dict[Island, str]:
+        """The islands that the run does without, each with the reason."""
+        with self._lock:
+            return {island: it.why for island, it in self._withheld.items()}
+
     # --- called by the keeper ---------------------------------------------------------------------
+
+    def restore(self, islands: Mapping[Island, str], now_s: float) -> None:
+        """Do without the islands that an earlier process of the fleet has written down.
+
+        They come back if the queue is silent. Nothing changes if it has called this process before.
+        """
+        with self._lock:
+            if self._told_s is None:
+                self._note(islands, now_s)
 
     def notices(self, now_s: float) -> dict[Island, Notice]:
         """Return the islands to do without, as notices to leave."""
         with self._lock:
-            if self._withheld and now_s - self._told_s > VALID_S:
+            silent_s = 0.0 if self._told_s is None else now_s - self._told_s
+            if self._withheld and silent_s > VALID_S:
                 log.warning(
                     "the queue of the cluster is silent for %.0f s: %s may come back",
-                    now_s - self._told_s,
+                    silent_s,
                     ", ".join(sorted(self._withheld)),
                 )
                 self._withheld = {}
@@ -80,3 +91,13 @@ class WithheldIslands:
         """Note that the run is over: it wants and holds nothing."""
         with self._lock:
             self._islands, self._withheld = {}, {}
+
+    # --- helpers, called with the lock held -------------------------------------------------------
+
+    def _note(self, islands: Mapping[Island, str], now_s: float) -> None:
+        self._told_s = now_s
+        self._withheld = {
+            island: self._withheld.get(island) or Notice(why, now_s + self._drain_s)
+            for island, why in islands.items()
+            if group_name(island) in self._takeable
+        }

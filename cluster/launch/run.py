@@ -149,7 +149,7 @@ def keep_as_job(
             run_dir.mkdir(parents=True, exist_ok=True)
             config = begin(config, run_dir, layout.leaves)
             home = Home(namespace, detached=True)
-            fleet = start_fleet(config, run_dir.absolute(), home, _auth())
+            fleet = start_fleet(config, run_dir.absolute(), home, _auth(), since_s=place.since_s)
             _start_without(fleet, place.optional)
         shown = announced(_both(show, watch), run_dir, page if config.monitor.metrics else None)
         return follow(fleet, config, shown, interrupts)

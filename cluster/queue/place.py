@@ -53,6 +53,11 @@ class QueuePlace:
         self._keeping: threading.Thread | None = None
 
     @property
+    def since_s(self) -> float:
+        """The time of the submission, in seconds since 1970."""
+        return self._message["since_s"]
+
+    @property
     def optional(self) -> dict[Island, str]:
         """The islands that the run starts without, with the reason; the queue grants them later."""
         claim = claim_of(self._message, Standing.STARTING, {}, {})

@@ -28,6 +28,8 @@ class FleetMemory(TypedDict):
     """Islands that have devices or wait for them, each with its seat."""
     spares: dict[Seat, str]
     """Spares by seat, each with its group."""
+    withheld: dict[Island, str]
+    """Islands that the queue of the cluster has the run do without, each with the reason."""
     stopping: str | None
     """The reason for which the run is being stopped; None if it is not."""
     faults: list[int]
@@ -59,7 +61,8 @@ def load_fleet_memory(depot: Depot) -> FleetMemory | None:
     try:
         plain = json.loads(depot.read(FLEET_FILE))
         digest = plain.pop("sha256", None)  # earlier versions wrote no checksum
-        memory = FleetMemory(**{key: plain[key] for key in FleetMemory.__annotations__})
+        known: dict[str, Any] = {"withheld": {}, **plain}  # earlier versions wrote no such field
+        memory = FleetMemory(**{key: known[key] for key in FleetMemory.__annotations__})
         why = "" if digest in (None, _digest(plain)) else "it is not as it was written"
     except FileNotFoundError:
         return None

@@ -26,7 +26,7 @@ RUN_FILES = {
     "identity.json": "The id of the run, which each fragment file repeats.",
     "notes.jsonl": "Evaluations, lives, failures and faults that a restored syncer remembers.",
     "vitals.json": "The newest counters of each island.",
-    "fleet.json": "The desired and the present islands, with which a fleet restarts.",
+    "fleet.json": "The desired, present and withheld islands, with which a fleet restarts.",
     "owner-N.json": "The fleet that owns the run, as a fencing token: the highest N owns it.",
     "live.json": "How other terminals reach the live run; removed at its end.",
     "token": "The token of the run's HTTP port.",

@@ -167,7 +167,7 @@ def reopen(run_dir: Path, config: Config, owner: int = 0, *, from_stored: bool =
         return
     if kept is None:
         return  # the fleet died before it had begun
-    kept["outcome"] = None
+    kept["outcome"], kept["withheld"] = None, {}
     if begun(depot).islands != config.islands:
         kept["desired"] = sorted(config.island_names)
     save_fleet_memory(depot, kept)

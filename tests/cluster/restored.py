@@ -144,8 +144,9 @@ def beside(run_dir: Path) -> None:
     runs.announce(run_dir, runs.Live(run_dir.name, "n", "1.2.3.4:5", pid=NOBODY, born=1))
     desired = [Island("local-0"), Island("local-1")]
     kept = fleet_file.FleetMemory(
-        desired=desired, held={}, spares={}, stopping=None, faults=[], began=1.0, outcome=None
-    )
+        desired=desired, held={}, spares={}, withheld={}, stopping=None, faults=[], began=1.0,
+        outcome=None,
+    )  # fmt: skip
     fleet_file.save_fleet_memory(depot, kept)
 
 

@@ -378,6 +378,7 @@ def test_run_resumes_from_its_depot_alone(
         desired=[Island("local-0")],
         held={},
         spares={},
+        withheld={},
         stopping=None,
         faults=[],
         began=0.0,

@@ -582,6 +582,44 @@ def test_fleet_mends_the_layout_from_its_copy(
     assert (cluster.actors, cluster.places) == ({}, {})
 
 
+def test_restarted_fleet_leaves_withheld_islands_to_other_runs(
+    tmp_path: Path, left_by_a_killed_fleet: LeftByAKilledFleet
+) -> None:
+    run_dir, why = tmp_path / "run", "taken by the queue: run big needs the machines"
+    cluster = FakeCluster(config_of(2, islands={"opportunistic": True}))
+    left_by_a_killed_fleet(cluster, run_dir, lambda fleet: fleet.withhold({Island("eu-1"): why}))
+    kept = kept_of(run_dir)
+    assert kept["withheld"] == {"eu-1": why}
+    del kept["held"][Island("eu-1")]  # it had left before the fleet was killed
+    fleet_file.save_fleet_memory(Folder(run_dir), kept)
+    cluster.end("island eu-1")
+    cluster.places[Seat("eu-1")].give_back()
+    second, reports = fleet_of(cluster.config, cluster, run_dir), list[str | None]()
+
+    def report() -> View:
+        reports.extend(each["withheld"] for each in second.queue_report()["islands"])
+        return seen(eu_0="live", eu_1="left")()
+
+    def grant() -> View:
+        second.withhold({})
+        return seen(eu_0="live", eu_1="left")()
+
+    placed = cluster.reserved_once.count
+    counts: list[int] = []
+
+    def count() -> View:
+        counts.append(placed(Seat("eu-1")))
+        return LIVE()
+
+    left = seen(eu_0="live", eu_1="left")
+    cluster.script = [left, left, left, report, count, grant, LIVE, LIVE, count, FINISHED]
+    second.keep()
+    assert error_of(second) is None
+    assert reports == [None, why]
+    assert counts == [1, 2], "it is placed only once the queue grants it"
+    assert kept_of(run_dir)["withheld"] == {}
+
+
 def test_fleet_finds_an_island_that_was_not_written_down(
     tmp_path: Path, left_by_a_killed_fleet: LeftByAKilledFleet
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from archipelago.cli.main import main
 from cluster.actors.start import NODE_ID
 from cluster.config.schema import Config
+from cluster.fleet.controller import Fleet
 from cluster.fleet.placement import Node
 from cluster.fleet.queue_message import (
     OPTIONAL,
@@ -515,6 +516,30 @@ def test_islands_come_back_if_the_queue_is_silent() -> None:
     (notice,) = withheld.notices(130.0 + VALID_S).values()
     assert (notice.why, notice.by_s) == (WHY, 160.0), "the first reason and time stay"
     assert withheld.notices(131.0 + VALID_S) == {}
+
+
+def test_call_of_the_queue_counts_more_than_the_memory() -> None:
+    withheld = WithheldIslands(config_of(islands={"opportunistic": True}))
+    withheld.restore({A: WHY}, 100.0)
+    assert withheld.reasons == {A: WHY}
+    assert withheld.notices(101.0 + VALID_S) == {}, "the queue is silent"
+    withheld.tell({B: WHY}, 200.0)
+    withheld.restore({A: WHY}, 201.0)
+    assert withheld.reasons == {B: WHY}
+
+
+def test_fleet_keeps_its_rank_by_the_time_of_the_submission(tmp_path: Path) -> None:
+    """Ray gives each process of a fleet the same arguments."""
+    config = config_of()
+    place = QueuePlace(config, "run", Line((QueueVerdict.START, "")))
+    fleets = [
+        Fleet(
+            config, tmp_path / "run", "there", FakeCluster(config), detached=True, auth="disabled",
+            token="a", resumes=False, since_s=place.since_s,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    assert {fleet.queue_report()["since_s"] for fleet in fleets} == {place.since_s}
 
 
 def test_report_can_be_sent_as_json() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -181,6 +182,7 @@ def died(folder: Path, *overrides: str) -> Path:
         desired=[Island("local-0"), Island("local-3")],
         held={Island("local-0"): Seat("local+0")},
         spares={Seat("local-0"): "local"},
+        withheld={Island("local-3"): "taken by the queue: run big needs the machines"},
         stopping=None,
         faults=[0],
         began=1e9,
@@ -279,6 +281,7 @@ def test_reopened_run_keeps_its_islands_unless_others_are_configured() -> None:
     assert kept is not None
     assert kept["desired"] == ["local-0", "local-1"]
     assert kept["faults"] == [0]
+    assert kept["withheld"] == {}, "the queue decides about each start"
     assert load(folder / "config.toml").islands[0].count == 2
 
 
@@ -287,6 +290,7 @@ def a_memory() -> fleet_file.FleetMemory:
         desired=[Island("local-0")],
         held={},
         spares={},
+        withheld={Island("local-1"): "taken by the queue: run big needs the machines"},
         stopping=None,
         faults=[2],
         began=1.5,
@@ -313,6 +317,15 @@ def test_fleet_memory_is_read_back_or_refused(elsewhere: Path) -> None:
         path.write_text(content)
         with pytest.raises(Damaged, match=r"`archipelago run CONFIG.toml --resume .* without it"):
             fleet_file.load_fleet_memory(depot)
+
+
+def test_fleet_memory_of_an_earlier_version_has_no_withheld_islands(elsewhere: Path) -> None:
+    depot = Folder(elsewhere)
+    old = {key: value for key, value in a_memory().items() if key != "withheld"}
+    fleet_file.save_fleet_memory(depot, cast("fleet_file.FleetMemory", old))
+    kept = fleet_file.load_fleet_memory(depot)
+    assert kept is not None
+    assert (kept["withheld"], kept["faults"]) == ({}, [2])
 
 
 def test_resume_continues_without_a_damaged_fleet_memory(elsewhere: Path) -> None:
