@@ -34,7 +34,8 @@ def sums_of_squares(a: F32, bounds: I64, sums: NDArray[np.float64]) -> None:
     Each element is read in the order of memory, which a processor reads ahead best. The lanes of
     several stretches are added up at once, because each addition waits for the one before.
     """
-    first, second, lanes = np.empty(LANES), np.empty(LANES), np.zeros((AT_ONCE, LANES))
+    first, second, totals = np.empty(LANES), np.empty(LANES), np.empty(AT_ONCE)
+    lanes = np.zeros((AT_ONCE, LANES))
     for begin in range(0, sums.size, AT_ONCE):
         count = min(AT_ONCE, sums.size - begin)
         for k in range(count):
@@ -69,11 +70,12 @@ def sums_of_squares(a: F32, bounds: I64, sums: NDArray[np.float64]) -> None:
                 total += lanes[0, i]
             sums[begin] = total
         else:
-            totals = np.zeros(AT_ONCE)
+            totals[:] = 0.0
             for i in range(LANES):
                 for k in range(AT_ONCE):
                     totals[k] += lanes[k, i]
-            sums[begin : begin + count] = totals[:count]
+            for k in range(count):
+                sums[begin + k] = totals[k]
 
 
 @compiled
