@@ -1,4 +1,4 @@
-"""The lines of a full metrics log that stay: evenly spread over the run, and its evaluations.
+"""The lines of a full log that stay: evenly spread over the run, with its evaluations and troubles.
 
 Time is cut into spans of equal length, and the first line of each span stays. The length doubles
 until the lines fit. The spans of one length are halves of those of the next one, so lines that were
@@ -15,10 +15,12 @@ HEAD = 512
 """Bytes at the beginning of a line that have its time and its evaluation."""
 UNIX_S = re.compile(rb'"unix_s": ?(\d+(?:\.\d*)?)')
 HELDOUT_T = re.compile(rb'"heldout_t": ?(\d+)')
+TROUBLE = re.compile(rb'"kind": ?"(?:alert|alert over|durability|band)"')
+"""The events that come in pairs: the beginning of a trouble, and its end."""
 LONGEST_S = 2**36
 """Seconds that are later than the time of any line."""
-EVALUATIONS_SHARE = 0.75
-"""The largest share of the bytes that the first lines of evaluations take."""
+IMPORTANT_SHARE = 0.75
+"""The largest share of the bytes that troubles and the first lines of evaluations take."""
 
 
 class StoredLine(NamedTuple):
@@ -30,6 +32,8 @@ class StoredLine(NamedTuple):
     """The time of the line, in seconds since 1970; None: it has none."""
     heldout_t: int | None
     """The syncer step of its newest evaluation; None: it has none."""
+    trouble: bool = False
+    """Whether it is an event at which a trouble begins or ends."""
 
 
 def stored_line(line: bytes) -> StoredLine:
@@ -38,20 +42,24 @@ def stored_line(line: bytes) -> StoredLine:
     time, step = UNIX_S.search(head), HELDOUT_T.search(head)
     unix_s = float(time[1]) if time else LONGEST_S
     return StoredLine(
-        len(line), unix_s if unix_s < LONGEST_S else None, int(step[1]) if step else None
+        len(line),
+        unix_s if unix_s < LONGEST_S else None,
+        int(step[1]) if step else None,
+        TROUBLE.search(head) is not None,
     )
 
 
 def kept_lines(lines: Sequence[StoredLine], most_bytes: int) -> set[int]:
     """Return the indices of the lines that stay.
 
-    These are the first line, the first line of each evaluation, and others evenly in time, together
-    at most `most_bytes` if the first line is not larger. Evaluations that are too many are thinned
-    out evenly, too. Lines without a time are deleted first.
+    These are the first line, the first line of each evaluation, all events about troubles, and
+    others evenly in time, together at most `most_bytes` if the first line is not larger.
+    Evaluations and troubles that are too many are thinned out evenly, too. Lines without a time are
+    deleted first.
     """
     first = {0} if lines else set[int]()
-    evaluations = _spread(lines, [*_first_lines(lines)], first, EVALUATIONS_SHARE * most_bytes)
-    return _spread(lines, range(len(lines)), evaluations, most_bytes)
+    important = _spread(lines, [*_important_lines(lines)], first, IMPORTANT_SHARE * most_bytes)
+    return _spread(lines, range(len(lines)), important, most_bytes)
 
 
 def thinned_lines(file: BinaryIO, older: int, most_bytes: int) -> Iterator[bytes]:
@@ -73,11 +81,11 @@ def thinned_lines(file: BinaryIO, older: int, most_bytes: int) -> Iterator[bytes
             yield line
 
 
-def _first_lines(lines: Sequence[StoredLine]) -> Iterator[int]:
-    """Yield the index of each line whose evaluation the line before does not have."""
+def _important_lines(lines: Sequence[StoredLine]) -> Iterator[int]:
+    """Yield the index of each trouble, and of each line with an evaluation newer than before."""
     before = None
     for number, line in enumerate(lines):
-        if line.heldout_t is not None and line.heldout_t != before:
+        if line.trouble or (line.heldout_t is not None and line.heldout_t != before):
             yield number
         before = line.heldout_t
 

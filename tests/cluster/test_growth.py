@@ -15,6 +15,7 @@ import pytest
 
 from archipelago.lab.bench.long_tape import Crew, config_for
 from archipelago.lab.bench.scale import layout_of
+from cluster.fleet.event_kinds import EventKind, RunEvent
 from cluster.fleet.metrics_row import CURVE_SKETCHED, metrics_line, sketched
 from cluster.storage.files import aside_of, json_text
 from cluster.storage.folder import Folder
@@ -107,6 +108,27 @@ def test_evaluations_that_are_too_many_are_thinned_out_evenly(tmp_path: Path) ->
     assert steps[0] < 100
     assert steps[-1] == 2_999
     assert widest([step for step in steps if step < 2_500]) < 4
+
+
+def test_full_event_log_keeps_both_ends_of_every_trouble(tmp_path: Path) -> None:
+    """A line without its partner would be an alert that never ended, or that never began."""
+    pairs: list[tuple[EventKind, EventKind]]
+    pairs = [("alert", "alert over"), ("durability", "durability"), ("band", "band")]
+    troubles = list[tuple[str, str]]()
+    file = MetricsLog(tmp_path / "events.jsonl", 1)
+    status = a_status(islands=1)
+    for number in range(20_000):
+        at, beat = divmod(number, 500)
+        kind = pairs[at % 3][beat // 250] if beat in (0, 250) else "loss"
+        event = RunEvent(kind, f"reason {at}", "x" * 200).seen(status, 1.7e9 + number)
+        if kind != "loss":
+            troubles.append((kind, event["why"]))
+        file.write(json_text(event))
+    file.close()
+    lines = (tmp_path / "events.jsonl").read_text().splitlines()
+    kept = [json.loads(line) for line in lines]
+    assert 100 < len(kept) < 5_000
+    assert [(each["kind"], each["why"]) for each in kept if each["kind"] != "loss"] == troubles
 
 
 def test_line_of_a_status_has_its_time_and_evaluation_at_its_head() -> None:
