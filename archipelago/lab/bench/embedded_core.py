@@ -31,6 +31,7 @@ from cluster.names import group_name, shards_of
 from cluster.status import RunStatus
 from cluster.storage.files import Lines, json_text
 from cluster.storage.metrics_log import LOOKS
+from coordinator.errors import Unreachable
 from coordinator.fragments import Flat, Layout
 
 RUN = "bench"
@@ -108,7 +109,14 @@ def _opened(
 ) -> BenchStage:
     """Start the syncer, wait until it is open, and return the stage."""
     syncer = start_syncer(config, RUN, home, run_dir)
-    answer(syncer.open.remote(layout), START_S)
+    end_s = time.monotonic() + START_S
+    while True:  # on a busy machine the shards take longer than the syncer's patience
+        try:
+            answer(syncer.open.remote(layout), START_S)
+            break
+        except Unreachable:
+            if time.monotonic() > end_s:
+                raise
     pids = [answer(stub_actor.pid_of(actor)) for actor in (syncer, *shards)]
     return BenchStage(config, layout, home, syncer, pids[0], pids[1:], run_dir)
 
