@@ -28,11 +28,10 @@ def connect(name: str | Path | None = None, *, address: str | None = None) -> Co
     """
     found = runs.reach(None if name is None else str(name), address)
     if isinstance(found, Path):
-        return ConnectedRun(found.name, found, address)
-    directory = None
+        return ConnectedRun(found.name, found)
     if found.pid:
-        directory = runs.here(None if name is None else str(name))
-    return ConnectedRun(found.run, directory, address)
+        return ConnectedRun(found.run, runs.here(None if name is None else str(name)))
+    return ConnectedRun(found.run, None, address)
 
 
 class ConnectedRun(RunHandle):

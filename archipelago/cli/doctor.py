@@ -55,7 +55,7 @@ def doctor(
     console = Console(file=sys.stderr if as_json else sys.stdout)
     found: list[Finding] = []
     if name is not None or head is None:
-        found += _of_the_run(name, head, span_s)
+        found += _of_the_run(name, address, span_s)
     elif not links:
         found += _of_the_cluster(head, span_s)
     measured = _measured_links(head, megabytes, console) if links and head is not None else []
@@ -82,15 +82,16 @@ def _show(console: Console, found: Sequence[Finding], *, links_only: bool) -> No
         console.print(nothing if links_only else "no finding")
 
 
-def _of_the_run(name: str | None, head: str | None, span_s: float) -> list[Finding]:
-    """Return the findings about a run, and about its cluster if an address was given.
+def _of_the_run(name: str | None, address: str | None, span_s: float) -> list[Finding]:
+    """Return the findings about a run, and about its cluster if that or RAY_ADDRESS was given.
 
     The cluster of a live run of this machine is also asked if one of its islands is silent.
     """
     from cluster.launch.causes import SILENT, cause_of
     from cluster.launch.run_findings import findings_about
 
-    facts, run, live = _facts(name, head, span_s)
+    head = address or os.environ.get("RAY_ADDRESS")
+    facts, run, live = _facts(name, address, span_s)
     silent = [
         each["island"]
         for each in facts.status["islands"]
@@ -111,18 +112,18 @@ def _of_the_run(name: str | None, head: str | None, span_s: float) -> list[Findi
 
 
 def _facts(
-    name: str | None, head: str | None, span_s: float
+    name: str | None, address: str | None, span_s: float
 ) -> tuple[RunFacts, str, runs.Live | None]:
     """Return the facts about a run, its name, and how to reach it if it is live."""
     from cluster.launch.run_facts import facts_of, facts_over_ray
 
-    reached = runs.reach(name, head)
+    reached = runs.reach(name, address)
     if isinstance(reached, runs.Live) and not reached.pid:  # its directory is elsewhere
         from contextlib import closing
 
         from cluster.launch.status_stream import status_stream
 
-        with closing(status_stream(name, head, 0.0)) as seen:
+        with closing(status_stream(name, address, 0.0)) as seen:
             return facts_over_ray(next(seen)), reached.run, reached
     run_dir = runs.here(name)
     live = reached if isinstance(reached, runs.Live) else None

@@ -221,7 +221,10 @@ def find(run: str | None, root: Path = Path("runs")) -> Path:
             if (candidate / CONFIG).exists():
                 return candidate
         tried = " or ".join(map(str, candidates))
-        why = f"there is no {CONFIG} in {tried}; for one in a cluster give --address HOST:PORT"
+        why = (
+            f"there is no {CONFIG} in {tried}; for one in a cluster give its name, and "
+            "--address HOST:PORT"
+        )
         raise UserMistake(f"no run {run!r}: {why}")
     known = sorted(root.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime)
     if not known:
@@ -241,7 +244,10 @@ def here(run: str | None) -> Path:
 
 
 def reach(run: str | None, address: str | None) -> Live | Path:
-    """Return how to reach a run: by its directory if that is here, else by its name in a cluster.
+    """Return how to reach a run: by its directory, or by its name in a cluster.
+
+    A path such as `runs/first` is a directory. A name belongs to the cluster of `address`, or of
+    RAY_ADDRESS unless there is a run directory of that name in the current one.
 
     If the run in a directory is over, the result is the directory; also, if only RAY_ADDRESS names
     a cluster, for a submitted run.
@@ -249,12 +255,18 @@ def reach(run: str | None, address: str | None) -> Live | Path:
     Errors: `UserMistake` if there is no such run here, and no cluster was named.
     """
     cluster = address or os.environ.get("RAY_ADDRESS")
-    if cluster is not None and run is not None and not Path(run).exists():
+    if cluster is not None and run is not None and not _is_directory(run, address):
         if address is None and (ended := submitted_dir(run)) and (ended / SUMMARY).exists():
             return ended
         return Live(run, namespace_of(run), cluster, pid=0, auth=None)
     run_dir = here(run)
     return live_of(run_dir) or run_dir
+
+
+def _is_directory(run: str, address: str | None) -> bool:
+    """Return whether this is a run directory rather than a name; no name is also a path."""
+    is_path = Path(run).name != run
+    return is_path or (address is None and (Path(run) / CONFIG).exists())
 
 
 def submitted_dir(run: str) -> Path | None:

@@ -382,6 +382,16 @@ def test_recorded_healthy_run_ends_with_zero(
     assert (code, json.loads(out)) == (0, {"ok": True, "findings": []})
 
 
+def test_run_directory_comes_before_the_cluster_of_the_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is over, so that its cluster is not asked; nothing listens at this address."""
+    recorded(tmp_path, healthy)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    monkeypatch.chdir(tmp_path / "runs")
+    assert doctor(capsys, "mine") == (0, "no finding\n")
+
+
 def test_recorded_run_with_a_killed_island_ends_with_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

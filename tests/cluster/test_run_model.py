@@ -178,6 +178,16 @@ def test_export_into_a_new_folder_is_named_as_a_runs_model(ended: Played, tmp_pa
     assert same(load_file(tmp_path / "models" / "first" / "model.safetensors"), wanted)
 
 
+def test_path_of_a_run_stays_a_directory_beside_an_address(
+    ended: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing listens at the address; the name alone would be looked up there."""
+    monkeypatch.chdir(ended.run_dir.parent)
+    run = archipelago.connect(f"./{ended.run_dir.name}", address="127.0.0.1:1")
+    assert not run.live
+    assert same(run.params(), parameters_of(ended, versions_at(ended)[STEPS]))
+
+
 def test_export_that_is_refused_leaves_nothing(
     ended: Played,
     tmp_path: Path,

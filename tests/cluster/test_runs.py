@@ -135,6 +135,28 @@ def test_ended_submitted_run_is_found_beside_its_cluster(
     assert isinstance(runs.reach("shared", "other:6379"), runs.Live), "that cluster was named"
 
 
+def test_named_cluster_comes_before_a_folder_of_that_name(elsewhere: Path) -> None:
+    begun(elsewhere / "shared")
+    live = runs.reach("shared", "other:6379")
+    assert isinstance(live, runs.Live), "the cluster was named, and the run by its name"
+    assert (live.run, live.address) == ("shared", "other:6379")
+    assert runs.reach("./shared", "other:6379") == Path("shared"), "a path is a directory"
+    with pytest.raises(UserMistake, match=r"no config\.toml in gone .* its name, and --addr"):
+        runs.reach("./gone", "other:6379")
+
+
+def test_cluster_of_the_environment_comes_after_a_run_directory(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    begun(elsewhere / "first")
+    (elsewhere / "shared").mkdir()
+    assert runs.reach("first", None) == Path("first")
+    live = runs.reach("shared", None)
+    assert isinstance(live, runs.Live), "a folder that is no run directory does not matter"
+    assert live.address == "head:6379"
+
+
 # --- liveness -------------------------------------------------------------------------------------
 
 
