@@ -21,11 +21,16 @@ from cluster.fleet.http_access import page_url
 from cluster.fleet.queue_message import owner_of
 from cluster.package_guard import intruders
 from cluster.source import ALL_PACKAGES, package_roots
+from cluster.storage import runs
+from cluster.storage.layout import LAYOUT
+from cluster.storage.metrics_log import LOOKS
 from coordinator.errors import RunFailed, UserMistake
 
 CONFIG = "archipelago.toml"
 ENTRYPOINT = f"python -m archipelago job {CONFIG}"
 """The command of the job; its working directory holds `CONFIG` and our packages."""
+RUN_MARKS = (LAYOUT, LOOKS, runs.LIVE, runs.SUMMARY, runs.TOKEN)
+"""The files beside `config.toml` of which a run directory has at least one."""
 SETTLE_S = 0.5
 """Seconds between two polls of a job that is about to end, or two attempts to submit one."""
 NOT_YET = "No available agent"
@@ -148,12 +153,22 @@ def _clashes(folder: Path) -> list[str]:
 
 
 def _not_worth_sending(folder: str, names: list[str]) -> set[str]:
-    """Return the names that are not sent: caches, runs, and hidden files."""
+    """Return the names that are not sent: caches, run directories with their tokens, hidden files.
+
+    A folder named `runs` is not sent, whatever is in it.
+    """
     return {
         name
         for name in names
-        if name in ("__pycache__", "runs", "node_modules") or name.startswith(".")
+        if name in ("__pycache__", "runs", "node_modules")
+        or name.startswith(".")
+        or _is_run_directory(Path(folder, name))
     }
+
+
+def _is_run_directory(path: Path) -> bool:
+    """Return whether a path is the directory of a run, live or ended."""
+    return (path / runs.CONFIG).exists() and any((path / mark).exists() for mark in RUN_MARKS)
 
 
 def _client(address: str) -> JobSubmissionClient:
