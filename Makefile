@@ -95,9 +95,9 @@ clean: ## remove environment, caches and builds, but not runs/
 # Make the environment, and install the project with the extra in $(1), which may be empty.
 define install
 	@$(PYTHON) -c '' 2>/dev/null || { \
-		echo "make: no '$(PYTHON)' here; install Python 3.11 or newer, or: make PYTHON=/path/to/python" >&2; exit 2; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-		echo "make: Python 3.11 or newer is needed and $(PYTHON) is older; try: make PYTHON=python3.12" >&2; exit 2; }
+		echo "make: no '$(PYTHON)' here; install Python 3.11 to 3.13, or: make PYTHON=/path/to/python" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+		echo "make: Python 3.11 to 3.13 is needed and $(PYTHON) is $$($(PYTHON) -V); try: make PYTHON=python3.12" >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "make: $(PYTHON) cannot make virtual environments; on Debian: apt install python3-venv" >&2; exit 2; }
 	@echo "installing into $(VENV) ($(2)) ..."
