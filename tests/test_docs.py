@@ -171,6 +171,14 @@ def test_every_file_named_on_a_page_exists(page: Path) -> None:
         assert any(f"/{path}".endswith(f"/{name}") for path in files()), name
 
 
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs/tutorial").glob("*.md")), ids=lambda p: p.stem
+)
+def test_every_tutorial_sets_the_path(page: Path) -> None:
+    """A reader may begin any tutorial in a new terminal."""
+    assert re.search(r'export PATH="\$PWD/[./]*\.venv/bin:\$PATH"', page.read_text("utf-8"))
+
+
 @cache
 def files() -> frozenset[str]:
     inside = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.*"))
