@@ -101,6 +101,45 @@ def test_walk_points_to_existing_code() -> None:
     assert not missing([row[-1] for row in table])
 
 
+NAMES = r"(`[A-Za-z_.]+`(?:(?:,| and| or)\s+`[A-Za-z_.]+`)*)"
+FILE = r"`((?:\w+/)+\w+\.py)`"
+
+
+def spans_of_the_walk(prose: str) -> list[str]:
+    """Return cells for `places` from a text: `f` in `p.py`, `f` (`p.py`, or (`p.py`, `f`."""
+    before = re.findall(rf"{NAMES}(?:\s+in|\s+\(|,)\s*{FILE}", prose)
+    behind = [(names, file) for file, names in re.findall(rf"{FILE},\s+{NAMES}", prose)]
+    pairs = [(re.findall(r"[\w.]+", re.sub(r" (or|and) ", " ", n)), f) for n, f in before + behind]
+    return [
+        f"`{file}: {name}`" for names, file in pairs for name in names if not name.endswith(".py")
+    ]
+
+
+def walk() -> str:
+    """Return the text of the walk through the code, before its table."""
+    page = ROOT / "docs/explanation/architecture.md"
+    return page.read_text(encoding="utf-8").partition("## Where to look")[0]
+
+
+def test_walk_names_code_beside_the_right_file() -> None:
+    cells = spans_of_the_walk(walk())
+    assert len(cells) >= 30
+    assert not missing(cells)
+
+
+@pytest.mark.parametrize(
+    ("text", "cells"),
+    [
+        ("(`f` in\n `a/b.py`)", ["`a/b.py: f`"]),
+        ("The `F.f` (`a/b.py`, `g` or `h`)", ["`a/b.py: F.f`", "`a/b.py: g`", "`a/b.py: h`"]),
+        ("(`F.f`, `a/b.py`)", ["`a/b.py: F.f`"]),
+        ("(`a/b.py`, `c.py`) in `d`", []),
+    ],
+)
+def test_names_beside_files_are_read(text: str, cells: list[str]) -> None:
+    assert spans_of_the_walk(text) == cells
+
+
 def test_glossary_is_sorted_and_points_to_existing_code() -> None:
     table = rows("docs/reference/glossary.md", "word")
     assert all(len(row) == 4 and all(row) for row in table)
@@ -187,18 +226,13 @@ def files() -> frozenset[str]:
 
 def test_walk_mentions_only_existing_names() -> None:
     """Names outside of tables must exist too, so that renamed functions are noticed."""
-    prose = (
-        (ROOT / "docs/explanation/architecture.md")
-        .read_text(encoding="utf-8")
-        .partition("## Where to look")[0]
-    )
     known = {
         word
         for package in PACKAGES
         for path in modules(package)
         for word in {path.stem, *re.findall(r"\w+", path.read_text(encoding="utf-8"))}
     }
-    names = re.findall(r"`([A-Za-z_]+(?:\.[A-Za-z_]+)*)`", prose)
+    names = re.findall(r"`([A-Za-z_]+(?:\.[A-Za-z_]+)*)`", walk())
     assert not {
         name for name in names if not name.endswith(".py") and not {*name.split(".")} <= known
     }
