@@ -28,6 +28,7 @@ class _Of:
 
     life: Life
     held: list[ContributionId] = field(default_factory=list[ContributionId])
+    """One entry for each copy that is held."""
     merged: deque[ContributionId] = field(
         default_factory=lambda: deque[ContributionId](maxlen=MERGED_KEPT)
     )
@@ -48,14 +49,15 @@ class Fates:
         return known if known.life == life else None
 
     def arrived(self, contribution: ContributionId) -> None:
-        """Note that a contribution is held for a merge."""
-        if (
-            known := self._newest(contribution.life, contribution.fragment)
-        ) and contribution not in known.held:
+        """Note that a contribution is held for a merge, or a further copy of it."""
+        if known := self._newest(contribution.life, contribution.fragment):
             known.held.append(contribution)
 
     def freed(self, contribution: ContributionId) -> None:
-        """Note that a contribution is no longer held: it was merged before, or never will be."""
+        """Note that one copy of a contribution is no longer held.
+
+        It was merged before, or never will be.
+        """
         known = self._of.get((contribution.life.island, contribution.fragment))
         if known and contribution in known.held:
             known.held.remove(contribution)
@@ -63,7 +65,8 @@ class Fates:
     def published(self, merged: Iterable[ContributionId]) -> None:
         """Note that these contributions are part of a public version."""
         for contribution in merged:
-            self.freed(contribution)
+            if of_life := self._of.get((contribution.life.island, contribution.fragment)):
+                of_life.held[:] = [each for each in of_life.held if each != contribution]
             if (
                 known := self._newest(contribution.life, contribution.fragment)
             ) and contribution not in known.merged:
@@ -81,7 +84,7 @@ class Fates:
         request, known = (self._deaths, self._asked), self._of.get((life.island, p))
         if known is None or known.life != life:
             return Known(request)
-        return Known(request, tuple(known.held), tuple(known.merged))
+        return Known(request, (*dict.fromkeys(known.held),), tuple(known.merged))
 
     def merged(self, fragments: Collection[Fragment]) -> list[ContributionId]:
         """Return all contributions known to be part of a public version of these fragments."""

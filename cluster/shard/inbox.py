@@ -19,10 +19,15 @@ from coordinator.protocol import (
 
 
 class Inbox(Mapping[Reference, Held[P]]):
-    """The contributions that were handed in and neither merged nor dropped, by reference."""
+    """The contributions that were handed in and neither merged nor dropped, by reference.
+
+    A learner may send the same contribution twice, even with other bytes. Each arrival therefore
+    has a reference of its own, and the second copy is dropped without the first one.
+    """
 
     def __init__(self) -> None:
         self._held: dict[Reference, Held[P]] = {}
+        self._arrivals = 0
 
     def __getitem__(self, reference: Reference) -> Held[P]:
         return self._held[reference]
@@ -47,7 +52,9 @@ class Inbox(Mapping[Reference, Held[P]]):
         the contribution then has the reason in `flaw`, and its norm is not a number.
         """
         p, lengths, moments = hand_in.id.fragment, [math.nan], None
-        reference, flaw = Reference(str(hand_in.id)), flaw or arithmetic.flaw(p, payload)
+        flaw = flaw or arithmetic.flaw(p, payload)
+        self._arrivals += 1
+        reference = Reference(f"{hand_in.id}@{self._arrivals}")
         if not flaw:
             held = self._held[reference] = arithmetic.hold(p, payload)
             lengths, moments = held.norms, held.moments

@@ -20,6 +20,7 @@ from coordinator.protocol import (
     Effect,
     Event,
     Fragment,
+    Item,
     Merge,
     Publish,
     Resume,
@@ -68,14 +69,18 @@ class RebuiltFragments:
                 self._shard.publish(effect)
 
     def _merge(self, order: Merge) -> None:
-        """Load the contributions of a merge, and merge them."""
+        """Load the contributions of a merge, and merge them under the names that they have here.
+
+        Contributions on trial are not kept, and change nothing in the merge.
+        """
         p = order.fragment
         self._files.before[p] = _copy(self._shard.arrays(p))
-        for item in order.items:
-            contribution_id = item.contribution.id
-            payload = self._kept.load(contribution_id, self._layout.fingerprint)
-            self._shard.receive(item.contribution, payload)
-        self._shard.merge(order)
+        items: list[Item] = []
+        for contribution, weight in order.items:
+            payload = self._kept.load(contribution.id, self._layout.fingerprint)
+            reference = self._shard.receive(contribution, payload).reference
+            items.append(Item(replace(contribution, reference=reference), weight))
+        self._shard.merge(replace(order, items=tuple(items), trial=()))
 
     def public(self) -> Iterator[tuple[Version, Flat]]:
         """Yield a copy of each public fragment, with its version."""

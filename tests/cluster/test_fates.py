@@ -52,6 +52,20 @@ def test_contribution_is_held_until_it_is_freed_or_public() -> None:
     assert set(fates.merged([F0])) == {said(A1, 1), said(B1)}
 
 
+def test_dropped_copy_leaves_the_contribution_held() -> None:
+    """Otherwise the learner would take back the residual of a message that will be merged."""
+    fates = Fates()
+    for _ in range(2):
+        fates.arrived(said(A1))
+    assert fates.known(A1, F0).held == (said(A1),)
+    fates.freed(said(A1))
+    assert fates.known(A1, F0).held == (said(A1),)
+    fates.arrived(said(A1))
+    fates.published([said(A1)])
+    fates.freed(said(A1))
+    assert fates.known(A1, F0) == Known((0, 3), (), (said(A1),))
+
+
 def test_shard_death_loses_held_contributions_but_not_public_ones() -> None:
     fates = Fates()
     fates.arrived(said(A1, 0))

@@ -132,6 +132,23 @@ class Story:
         self.shard.publish(Publish(F0, following, self.version, tuple(deltas), said))
 
 
+@pytest.mark.parametrize("bad", [False, True], ids=["other bytes", "other encoding"])
+def test_second_copy_with_other_bytes_is_dropped_alone(*, bad: bool) -> None:
+    """The rules keep the first copy: its bytes must still be there when it is merged."""
+    story = Story(Anchor.BASE)
+    before, delta = story.public, numbers(1)
+    item = story.hand_in(A, 0, encode(Wire.F32, delta))
+    copy = story.hand_in(A, 0, encode(Wire.INT4 if bad else Wire.F32, numbers(2)))
+    assert copy.contribution.id == item.contribution.id
+    assert bool(copy.contribution.flaw) is bad
+    story.shard.drop(copy.contribution.reference)
+    assert len(story.shard.inbox) == 1
+    assert isinstance(story.shard.merge(Merge(F0, Version(0, 1), (item,), "")), Merged)
+    story.shard.publish(Publish(F0, Version(0, 1), story.version, (A,), (item.contribution.id,)))
+    np.testing.assert_allclose(story.public, before + delta, rtol=1e-6)
+    assert not story.shard.inbox, "nothing of either copy is left"
+
+
 def test_stale_contribution_pulls_back_with_the_syncers_anchor() -> None:
     """The learner's parameters, base + delta, are what counts, whatever the syncer did since."""
     story = Story(Anchor.CURRENT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from archipelago.cli.main import main
 from archipelago.lab.checks.replay import replay as replayed
 from cluster.config.load import load
 from cluster.config.rule import rule_of
+from cluster.shard.rebuild import RebuiltFragments
 from cluster.storage.contributions import ContributionStore
 from cluster.storage.folder import Folder
 from cluster.storage.fragments import FragmentStore
@@ -22,7 +24,8 @@ from cluster.storage.state_history import OtherRules, relive
 from coordinator import advance as rules
 from coordinator import merge_outcomes, orders, roster
 from coordinator.codec import WithMoments
-from coordinator.protocol import Arrived, Fragment, Item
+from coordinator.protocol import Arrived, Fragment, Item, Merge, Reference
+from coordinator.state import initial
 from tests.cluster.played import CONFIG, LAYOUT, Played
 
 
@@ -105,6 +108,23 @@ def test_run_with_shared_moments_is_rebuilt_with_them(tmp_path: Path) -> None:
         sent = ContributionStore(depot).load(each.id, LAYOUT.fingerprint)
         assert isinstance(sent, WithMoments)
         assert each.bytes == sent.nbytes
+
+
+def test_model_is_rebuilt_without_contributions_on_trial(run_dir: Path) -> None:
+    """The run keeps only what it merged; what is measured beside it changes no bit."""
+    config, depot = load(run_dir / "config.toml"), Folder(run_dir)
+    rebuilt = RebuiltFragments(config, LAYOUT, depot, ContributionStore(depot))
+    rule, tried = rule_of(config, LAYOUT), 0
+    for step in relive(rule, read_tape(depot, LAYOUT.fingerprint).events, initial(rule)):
+        effects = list(step.effects)
+        for i, effect in enumerate(effects):
+            if isinstance(effect, Merge):
+                beside = replace(effect.items[0].contribution, reference=Reference("on trial"))
+                effects[i] = replace(effect, trial=(beside,), measure=True)
+                tried += 1
+        rebuilt.follow(step.event, tuple(effects))
+    assert tried > 0
+    assert rebuilt.sha256() == json.loads((run_dir / "summary.json").read_text())["global_sha256"]
 
 
 def test_other_rules_are_detected_at_the_first_different_answer(
