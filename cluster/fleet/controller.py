@@ -20,7 +20,7 @@ from cluster.fleet.outcome import Outcome
 from cluster.fleet.queue_message import RunMessage, owner_of, run_message
 from cluster.fleet.requests import Requests
 from cluster.fleet.status_board import StatusBoard
-from cluster.fleet.tracebacks import keep_traceback
+from cluster.fleet.tracebacks import Tracebacks
 from cluster.names import Seat
 from cluster.status import RunStatus
 from coordinator.errors import UserMistake
@@ -63,7 +63,7 @@ class Fleet:
         self._run_dir, self._config = run_dir, config
         self._since_s = time.time() if since_s is None else since_s
         self._requests = Requests(run_dir.name, config, cluster.nodes)
-        self._inbox = IslandInbox(config.faults.policy)
+        self._inbox, self._tracebacks = IslandInbox(config.faults.policy), Tracebacks(run_dir)
         self._board = StatusBoard(run_dir, config)
         start = FleetStart(namespace, detached, auth, token, resumes, from_stored)
         self._keeper = Keeper(
@@ -183,7 +183,7 @@ class Fleet:
 
     def broke(self, seat: Seat, words: str) -> None:
         """Note that the process at this seat ended with an exception; `words`: its traceback."""
-        self._inbox.broke(seat, words, name := keep_traceback(self._run_dir, seat, words))
+        self._inbox.broke(seat, words, name := self._tracebacks.keep(seat, words))
         log.error("the process at %s broke (%s):\n%s", seat, name or "kept nowhere", words)
 
     def notice(self, seat: Seat, why: str, within_s: float, node: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,30 @@ from cluster.fleet.expected_loss import Expectation, judged
 from cluster.fleet.expected_source import expectation_of
 from cluster.fleet.metrics_row import status_of_row
 from cluster.status import ExpectedStatus, RunStatus
+from cluster.storage.limited_calls import LimitedCalls
 from cluster.storage.metrics_log import LOOKS, last_look
 from coordinator.errors import UserMistake
 
 log = logging.getLogger("archipelago.fleet")
+SOURCE_S = 60.0
+"""The timeout of reading the source of the expectation, in seconds."""
 
 
 class LossCourse:
-    """The comparison of each evaluation with the expectation; only the keeper's thread calls it."""
+    """The comparison of each evaluation with the expectation; only the keeper's thread calls it.
 
-    def __init__(self, config: Config, run_dir: Path) -> None:
+    It reads files before the fleet is up, so each read has a timeout: a run directory that hangs
+    costs the comparison, and not the run.
+    """
+
+    def __init__(self, config: Config, run_dir: Path, limit_s: float | None = None) -> None:
+        """Read nothing yet; `limit_s`: the timeout of each read, in seconds.
+
+        By default it is `SOURCE_S` for the source, and that of `LimitedCalls` for the last row.
+        """
         self._config, self._run_dir = config, run_dir
+        self._source = LimitedCalls(SOURCE_S if limit_s is None else limit_s)
+        self._storage = LimitedCalls(limit_s)
         self._expectation: Expectation | None = None
         self._t, self._last = -1, None
         self.trouble: str | None = None
@@ -35,9 +49,10 @@ class LossCourse:
         if self._config.monitor.expected is None:
             return
         try:
-            self._expectation = expectation_of(self._config, parameters)
+            read = partial(expectation_of, self._config, parameters)
+            self._expectation = self._source.call(read)
             self.trouble = None
-        except UserMistake as error:
+        except (UserMistake, TimeoutError) as error:
             self.trouble = f"the loss is not compared with the expected one: {error}"
             log.error("%s", self.trouble)
         self._remember()
@@ -58,7 +73,7 @@ class LossCourse:
 
     def _remember(self) -> None:
         try:
-            text = last_look(self._run_dir / LOOKS)
+            text = self._storage.call(partial(last_look, self._run_dir / LOOKS))
             row: Any = {} if text is None else status_of_row(text)
             known: ExpectedStatus | None = row.get("expected")
             if known is not None:

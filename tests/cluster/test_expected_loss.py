@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from cluster.storage.metrics_log import LOOKS
 from coordinator.errors import UserMistake
 from tests.cluster.test_progress import a_status
 from tests.given import LEAST, sums
+from tests.system_calls import SystemCalls
 
 NOW = datetime(2026, 4, 5, tzinfo=UTC)
 
@@ -254,6 +256,27 @@ def test_source_that_is_gone_is_an_alert_and_no_end(tmp_path: Path) -> None:
     assert "expected" not in board.status()
     with pytest.raises(UserMistake):
         expectation_of(config, 1)
+
+
+def test_files_that_hang_cost_the_comparison_and_not_the_fleet(tmp_path: Path) -> None:
+    """A pipe without a writer stands for a file on storage that hangs."""
+    (tmp_path / "source").mkdir()
+    path = curve_file(tmp_path / "source", "tokens,loss\n100,4.0\n10000,2.0\n")
+    os.mkfifo(tmp_path / LOOKS)
+    course = LossCourse(config_of(expected=path), tmp_path, limit_s=0.2)
+    course.begin(1)
+    assert course.trouble is None
+    assert course.judged(LOOKS_OF_A_RUN[1]).get("expected") is not None
+    with (tmp_path / LOOKS).open("wb"):
+        pass  # the call that was given up ends
+    course = LossCourse(config_of(expected=path), tmp_path, limit_s=0.2)
+    with SystemCalls(tmp_path / "source") as disk:
+        disk.answers.clear()
+        (tmp_path / LOOKS).unlink()
+        course.begin(1)
+        disk.answers.set()
+    assert "the storage has not answered since" in str(course.trouble)
+    assert course.judged(LOOKS_OF_A_RUN[1]).get("expected") is None
 
 
 def test_run_without_expectation_shows_none(tmp_path: Path) -> None:

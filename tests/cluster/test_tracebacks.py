@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from rich.console import Console
 
 from archipelago.cli.tables import summary_table
 from cluster.failures import Reason, class_and_message, raised
-from cluster.fleet.tracebacks import FOLDER, KEPT, keep_traceback
+from cluster.fleet.tracebacks import FOLDER, KEPT, Tracebacks, keep_traceback
 from cluster.names import Seat
+from tests.system_calls import SystemCalls
 
 
 def broken() -> Exception:
@@ -45,6 +47,19 @@ def test_newest_tracebacks_of_each_seat_are_kept(tmp_path: Path) -> None:
 
 def test_unwritable_run_directory_costs_only_the_file(tmp_path: Path) -> None:
     assert keep_traceback(tmp_path / "gone", Seat("a"), "words") == ""
+
+
+def test_run_directory_that_hangs_costs_only_the_files(tmp_path: Path) -> None:
+    """The fleet answers on 16 threads: each traceback once held one of them for good."""
+    tracebacks = Tracebacks(tmp_path, limit_s=0.05)
+    with SystemCalls(tmp_path) as disk, ThreadPoolExecutor(16) as threads:
+        disk.answers.clear()
+        names = [*threads.map(lambda n: tracebacks.keep(Seat(f"eu-{n}"), "words"), range(40))]
+        assert names == [""] * 40
+        disk.answers.set()
+        while not (name := tracebacks.keep(Seat("eu-0"), "later")):
+            pass  # the call that was given up ends
+    assert (tmp_path / name).read_text() == "later"
 
 
 def test_summary_counts_exceptions_apart_from_faults() -> None:
