@@ -47,7 +47,7 @@ SUMMARY_FIELDS = {
     "down_bytes_per_token": "Bytes of publications per trained token.",
     "rejected_contributions": "Contributions that the gate refused.",
     "effective_overlap": "Inner steps from a hand-in to the adoption after it, mean.",
-    "wall_s": "Seconds from the start of the run to its end.",
+    "wall_s": "Seconds from the start of the run to its end, without pauses before a resume.",
     "global_sha256": "SHA-256 of the final fragments, in order, as little-endian float32.",
 }
 """The keys of `summary.json`, in order, and their meaning."""

@@ -101,7 +101,8 @@ class Results:
     ) -> Outcome:
         """Save the public model, have it evaluated, write the summary; after an error call again.
 
-        - `measured`: the syncer's figures.
+        - `measured`: the syncer's figures; `paused_s`, the seconds between two owners, is
+          subtracted from the wall time.
         - `check`: raises if another process owns the run.
         - `began`: seconds since 1970.
         - `asked`: returns the request to end the run. If one arrives during the evaluation, the run
@@ -156,7 +157,9 @@ class Results:
 
         Errors: `OSError` if no place accepts it, unless the model was rescued.
         """
-        summary = {key: figures[key] for key in SUMMARY_KEYS} | {"wall_s": time.time() - began}
+        paused = figures.get("paused_s")
+        wall_s = time.time() - began - (paused if isinstance(paused, float) else 0.0)
+        summary = {key: figures[key] for key in SUMMARY_KEYS} | {"wall_s": wall_s}
         content, problem = json_bytes(summary), None
         try:
             write(self._run_dir / runs.SUMMARY, content)

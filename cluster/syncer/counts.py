@@ -166,6 +166,10 @@ class Counts:
     """The number of the owner that the run has; 0: it is not known."""
     owner_is_new: bool = False
     """Whether the syncer of this owner has not resumed the run yet."""
+    paused_since_s: float = math.nan
+    """The last event under the owner before, until this owner resumes the run; NaN otherwise."""
+    paused_s: float = 0.0
+    """Seconds between an owner and the next one, in which nothing ran."""
 
     def watched(self, island: Island) -> Watched:
         """Return the measurements of an island; begin some if it is not configured."""

@@ -100,12 +100,15 @@ def owned(counts: Counts, owner: int, now_s: float) -> None:
     if owner != counts.owner:
         if counts.owner > 0:
             run_time.held(counts, {}, max(now_s, counts.held_since_s))
+            counts.paused_since_s = now_s
         counts.owner, counts.owner_is_new = owner, True
         admit_all(counts)
 
 
-def resumed(counts: Counts) -> None:
+def resumed(counts: Counts, now_s: float) -> None:
     """Count a restart of the syncer.
+
+    The time since the last event under another owner is a pause, and no time of the run.
 
     The last refusal and the change of the owner have the same time, so that a replay may count the
     refusal last. The first restart under an owner clears it. Later ones keep the refusals, because
@@ -114,6 +117,29 @@ def resumed(counts: Counts) -> None:
     if counts.owner_is_new:
         counts.owner_is_new = False
         admit_all(counts)
+    if not math.isnan(counts.paused_since_s):
+        _pause(counts, max(0.0, now_s - counts.paused_since_s))
+        counts.paused_since_s = math.nan
+
+
+def happened(counts: Counts, now_s: float) -> None:
+    """Note that the run continues: the time from here on is no pause.
+
+    A replay may count an event after a change of the owner that has the same time.
+    """
+    if now_s > counts.paused_since_s:
+        counts.paused_since_s = math.nan
+
+
+def _pause(counts: Counts, seconds: float) -> None:
+    """Move the times from which durations are counted, as if the pause had not been."""
+    counts.paused_s += seconds
+    counts.first_s += seconds
+    counts.merged_s += seconds
+    counts.stopping_s += seconds
+    for watched in counts.islands.values():
+        if watched.fault_s is not None:
+            watched.fault_s += seconds
 
 
 def admit_all(counts: Counts) -> None:

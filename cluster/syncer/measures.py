@@ -98,7 +98,9 @@ class Measures:
             self.reported(event, now_s)
         if isinstance(event, Resume):  # everything was read back from the storage
             self._counts.troubles.clear()
-            island_measures.resumed(self._counts)
+            island_measures.resumed(self._counts, now_s)
+        else:
+            island_measures.happened(self._counts, now_s)
         self._links.saw(self._counts.links, after, event, effects, now_s)
         if isinstance(event, Arrived):
             self._counts.up_bytes += event.contribution.bytes

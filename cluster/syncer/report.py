@@ -192,6 +192,7 @@ def summary_of(
         "failures": dict(counts.failures),
         "recovery_s": counts.recovery_s,
         "max_merge_gap_s": counts.max_gap_s,
+        "paused_s": counts.paused_s,
         "up_bytes_per_token": counts.up_bytes / tokens,
         "down_bytes_per_token": counts.down_bytes / tokens,
         "rejected_contributions": counts.refusals.total(),

@@ -307,9 +307,10 @@ def test_interrupted_last_evaluation_leaves_model_and_summary(
     assert [*summary] == [*SUMMARY_KEYS]
     assert (summary["heldout_loss"], summary["merges"]) == (None, 7)
     assert len(summary["global_sha256"]) == 64
-    evaluator.does["sample"] = [2.4]
+    evaluator.does["sample"], measured["paused_s"] = [2.4], 1e9
     leave()
     again = json.loads((tmp_path / SUMMARY).read_text())
+    assert again["wall_s"] == pytest.approx(summary["wall_s"] - 1e9, abs=60.0)
     assert {**again, "wall_s": 0} == {
         **summary,
         "wall_s": 0,

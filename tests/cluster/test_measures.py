@@ -266,6 +266,42 @@ def test_run_that_refused_all_islands_can_be_resumed_with_new_processes() -> Non
     assert told.hopeless() is not None, "the same owner has the same processes"
 
 
+@pytest.mark.parametrize("paused_s", [0.0, 259_200.0])
+def test_pause_before_a_resume_is_no_time_of_the_run(paused_s: float) -> None:
+    """It was once an alert that nothing is merged, and part of the time that is left."""
+    told = Told(every=4, steps=64)
+    told.measures.owned(1, 0)
+    a, b = told.join(0, A), told.join(0, B)
+    for life in (a, b):
+        told.report(4, life, 4)
+        told.arrive(4.5, life, 0, 4)
+    told.merge(5, 1)
+    told.measures.fault(A, 6)
+    told.report(8, a, 8)
+    told.report(8, b, 8)
+    now_s = 10 + paused_s
+    told.measures.owned(2, 8)
+    told.report(8, a, 8)  # a replay may count an event of the same time after the change
+    told.say(now_s, Resume(1, tuple(each.version for each in told.state.fragments)))
+    status = told.status(now_s + 1)
+    figures = status["figures"]
+    assert figures is not None
+    assert figures["merge_age_s"] == pytest.approx(11 - 5 - 2)
+    assert status["left_s"] == pytest.approx((11 - 3 - 2) * (64 - 8) / 8)
+    assert figures["uptime"] == pytest.approx(5 / 6, abs=1e-3)
+    assert told.summary(now_s)["paused_s"] == 2 + paused_s
+    told.say(now_s + 50, Resume(2, tuple(each.version for each in told.state.fragments)))
+    assert told.summary(now_s)["paused_s"] == 2 + paused_s, "the owner is the same"
+
+
+def test_first_restart_of_a_syncer_is_no_pause() -> None:
+    told = Told()
+    told.measures.owned(1, 0)
+    told.join(3, A)
+    told.say(500, Resume(1, tuple(each.version for each in told.state.fragments)))
+    assert told.summary(500)["paused_s"] == 0.0
+
+
 def test_island_that_left_gives_no_hope() -> None:
     told = Told()
     told.join(0, A)
