@@ -63,11 +63,14 @@ class DepotFiles(Files[Arrays]):
         return self._store.load(p, version)
 
     def newest(self, p: Fragment, upto: Version) -> Arrays:
-        """Return the newest good version up to `upto`.
+        """Return the newest good version up to `upto`, and record in `pace` how long it took.
 
         Errors: `Damaged` if there is none.
         """
-        return self._store.newest(p, upto)
+        began_s = self._now_s()
+        found = self._store.newest(p, upto)
+        self._pace.read(p, self._now_s() - began_s)
+        return found
 
     def forget_after(self, p: Fragment, version: Version) -> None:
         """Delete all later versions; log an error if some cannot be deleted."""

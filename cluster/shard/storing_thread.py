@@ -35,8 +35,16 @@ SILENCE_S, PATIENCE = 5.0, 10.0
 
 It is `SILENCE_S` seconds, or `PATIENCE` times as long as the last version of its fragment took.
 """
+FIRST_S = 120.0
+"""The longest timeout of a fragment of which this process has stored no version, in seconds.
+
+The throughput of the depot is then an estimate. If it is too high, one version is not durable; the
+time of its write counts for the next one.
+"""
 SLOWEST_BYTES_S = 4e6
 """The throughput assumed of a depot before one is measured, bytes per second."""
+FASTEST_READ_BYTES_S = 250e6
+"""The largest throughput taken from a read, bytes per second; a cache may have answered it."""
 LOOK_S = 0.05
 """Seconds from one look at a write under way to the next."""
 T = TypeVar("T")
@@ -56,6 +64,8 @@ class StoringPace:
         default_factory=dict[Fragment, tuple[float, float]]
     )
     """The start of the last write of each fragment, and its duration, in seconds."""
+    _read_s: dict[Fragment, float] = field(default_factory=dict[Fragment, float])
+    """The duration of the last read of each fragment, in seconds."""
 
     def bytes_of(self, p: Fragment) -> int:
         """Return the bytes of a stored version of this fragment."""
@@ -65,6 +75,10 @@ class StoringPace:
         """Note that a version has been stored, and how long that took."""
         self._took[p] = began_s, took_s
         self.count += 1
+
+    def read(self, p: Fragment, took_s: float) -> None:
+        """Note that a stored version has been read, and how long that took."""
+        self._read_s[p] = took_s
 
     def turn_of(self, p: Fragment, now_s: float) -> bool:
         """Return whether it is this fragment's turn to be stored.
@@ -79,8 +93,23 @@ class StoringPace:
 
     def limit_s(self, p: Fragment) -> float:
         """Return the timeout of storing a version, in seconds."""
-        _, took_s = self._took.get(p, (0.0, self.bytes_of(p) / SLOWEST_BYTES_S))
-        return max(SILENCE_S, PATIENCE * took_s)
+        if p in self._took:
+            return max(SILENCE_S, PATIENCE * self._took[p][1])
+        took_s = self.bytes_of(p) / self._estimated_bytes_s()
+        return max(SILENCE_S, min(FIRST_S, PATIENCE * took_s))
+
+    def _estimated_bytes_s(self) -> float:
+        """Return the lowest throughput that was measured with any large fragment.
+
+        Without one it is `SLOWEST_BYTES_S`. Small fragments measure the latency of the depot.
+        """
+        written = [(p, took_s) for p, (_, took_s) in [*self._took.items()]]
+        found = [
+            self.bytes_of(p) / max(took_s, 1e-9)
+            for p, took_s in (*written, *self._read_s.items())
+            if p in self.sizes and self.bytes_of(p) > SMALL_BYTES
+        ]
+        return min((*found, FASTEST_READ_BYTES_S)) if found else SLOWEST_BYTES_S
 
     def limit_of_s(self, p: Fragment, nbytes: int) -> float:
         """Return the timeout of writing `nbytes` of a fragment's contributions, in seconds."""

@@ -41,7 +41,7 @@ from tests.cluster.played import CONFIG, LAYOUT, Played
 from tests.coordinator.given import life
 from tests.system_calls import SystemCalls
 
-F0, F1 = Fragment(0), Fragment(1)
+F0, F1, F2 = Fragment(0), Fragment(1), Fragment(2)
 WAIT_S = 60.0
 
 
@@ -81,6 +81,24 @@ def test_fragments_are_stored_each_time_if_small_or_configured() -> None:
     assert "in 4 s or more" in small.cost_text()
     assert "25%" in small.cost_text()
     assert "or more" not in said.cost_text()
+
+
+def test_first_version_of_a_large_fragment_has_a_short_timeout() -> None:
+    """After a restart of a shard it was 42 minutes for a gigabyte, and all merges waited."""
+    gigabyte = 10**9 // 12
+    pace = StoringPace(measured=True, sizes={F0: gigabyte, F1: gigabyte // 2, F2: 1})
+    assert pace.limit_s(F0) == storing.FIRST_S, "nothing is known"
+    pace.stored(F2, 0.0, 1.0)
+    assert pace.limit_s(F0) == storing.FIRST_S, "a small fragment measures no throughput"
+    pace.read(F0, 0.01)
+    assert pace.limit_s(F0) == pytest.approx(40, rel=0.01), "a cache may have answered"
+    pace.read(F1, 5.0)
+    assert pace.limit_s(F0) == pytest.approx(100, rel=0.01)
+    pace.stored(F1, 0.0, 100.0)
+    assert pace.limit_s(F0) == storing.FIRST_S, "the slowest one counts"
+    pace.stored(F0, 0.0, 30.0)
+    assert pace.limit_s(F0) == 300.0, "what it took itself"
+    assert pace.limit_s(F2) == 10.0
 
 
 class Hanging:
