@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -62,14 +63,22 @@ def due(rungs: Sequence[Rung], now_unix_s: float, policy: LadderPolicy) -> bool:
     )
 
 
-def expired(rungs: Sequence[Rung], policy: LadderPolicy) -> list[Rung]:
-    """Return the rungs that are not kept: the first one of an hour, or of a day, stands for it."""
+def expired(
+    rungs: Sequence[Rung], policy: LadderPolicy, now_unix_s: float = math.inf
+) -> list[Rung]:
+    """Return the rungs that are not kept: the first one of an hour, or of a day, stands for it.
+
+    If the clock was set back, there are rungs of later hours than now. They are dropped first, so
+    that the state of this hour stays.
+    """
     kept = set[Rung]()
     for span, count in policy.spans:
         first_of: dict[int, Rung] = {}
         for rung in sorted(rungs, key=lambda each: each.at_s):
             first_of.setdefault(rung.at_s // span, rung)
-        kept |= {first_of[number] for number in sorted(first_of)[-count:]}
+        now = now_unix_s // span
+        by_age = sorted(first_of, key=lambda number: (number <= now, number))
+        kept |= {first_of[number] for number in by_age[-count:]}
     return [rung for rung in rungs if rung not in kept]
 
 
@@ -111,7 +120,7 @@ class Ladder:
         if due(rungs, now_unix_s, self._policy):
             self._keep(snapshot, layout, int(now_unix_s))
             rungs = rungs_of(self._depot)
-        for rung in expired(rungs, self._policy):
+        for rung in expired(rungs, self._policy, now_unix_s):
             self._drop(rung)
 
     def _keep(self, snapshot: Snapshot, layout: str, at_s: int) -> None:

@@ -89,6 +89,32 @@ def test_states_that_are_kept_are_few_and_stay_kept(
     assert len(rungs) <= hourly + daily
 
 
+def test_state_of_this_hour_stays_after_the_clock_was_set_back() -> None:
+    """Each new state was once dropped at once, until the clock had caught up."""
+    rungs, policy = [at(hour, t=hour) for hour in (101, 102, 103)], LadderPolicy(2, 2)
+    for hour in (50, 51, 52):
+        assert due(rungs, hour * HOUR_S, policy)
+        rungs.append(at(hour, t=hour + 100))
+        gone = expired(rungs, policy, hour * HOUR_S)
+        rungs = [each for each in rungs if each not in gone]
+        assert rungs[-1] == at(hour, t=hour + 100)
+    assert [each.at_s / HOUR_S for each in rungs] == [101, 50, 51, 52]
+
+
+@given(st.lists(st.integers(0, 9 * DAY_S), max_size=40), st.integers(0, 3), st.integers(0, 3))
+def test_state_that_was_just_kept_stays_whatever_the_clock_does(
+    times: list[int], hourly: int, daily: int
+) -> None:
+    policy, rungs = LadderPolicy(hourly, daily), list[Rung]()
+    for t, time_s in enumerate(times):
+        is_due = due(rungs, time_s, policy)
+        rungs += [Rung(t, time_s)] * is_due
+        gone = expired(rungs, policy, time_s)
+        rungs = [each for each in rungs if each not in gone]
+        assert not is_due or rungs[-1].t == t
+        assert len(rungs) <= hourly + daily
+
+
 # --- a run and its files --------------------------------------------------------------------------
 
 
