@@ -16,6 +16,7 @@ from cluster.storage.files import write, write_json
 from cluster.storage.limited_calls import LimitedCalls
 from cluster.storage.metrics_log import LOOKS
 from cluster.storage.runs import CONFIG, TARGET, TOKEN, Live, announce
+from cluster.tasks import Failed, log_only
 from coordinator.errors import UserMistake
 
 log = logging.getLogger("archipelago.fleet")
@@ -33,10 +34,13 @@ class Exporter:
         monitor: MonitorConfig,
         status: Callable[[], RunStatus | None],
         starting: Callable[[], RunStatus] | None = None,
+        *,
+        failed: Failed = log_only,
     ) -> None:
-        """Open nothing yet; `status` and `starting`: as for `HttpPort`."""
+        """Open nothing yet; `status`, `starting` and `failed`: as for `HttpPort`."""
         self._monitor, self._run = monitor, run_dir.name
         self._run_dir, self._status, self._starting = run_dir, status, starting
+        self._failed = failed
         self._files = [run_dir / TARGET]
         if not monitor.ray_metrics:
             self._files.append(targets_of(monitor) / target_name(run_dir))
@@ -87,7 +91,9 @@ class Exporter:
         host, port = self._monitor.metrics_host, self._monitor.metrics_port
         history = self._run_dir / LOOKS
         try:
-            self._server = HttpPort(self._status, self._token, host, port, history, self._starting)
+            self._server = HttpPort(
+                self._status, self._token, host, port, history, self._starting, failed=self._failed
+            )
         except OSError as error:
             return (
                 f"monitor.metrics_port: {host}:{port} cannot be listened at: {error.strerror}; "

@@ -28,6 +28,7 @@ from cluster.fleet.page_feed import PageFeed
 from cluster.status import RunStatus
 from cluster.storage.files import aside_of, json_text
 from cluster.storage.runs import TOKEN
+from cluster.tasks import Failed, log_only
 
 log = logging.getLogger("archipelago.fleet")
 TOKEN_VARIABLE = "ARCHIPELAGO_HTTP_TOKEN"
@@ -117,11 +118,14 @@ class HttpPort:
         port: int,
         history: Path,
         starting: Callable[[], RunStatus] | None = None,
+        *,
+        failed: Failed = log_only,
     ) -> None:
         """Listen on a thread.
 
         `history`: the metrics log of an earlier process of the run. `starting`: returns a status
-        that has only the alerts of the fleet, while `status` returns None.
+        that has only the alerts of the fleet, while `status` returns None. `failed`: receives an
+        exception after which the page shows nothing new, on the port's thread.
 
         Errors: `OSError` if the port cannot be opened.
         """
@@ -131,7 +135,7 @@ class HttpPort:
         self._access = Access(token, names, lambda: secrets.token_urlsafe(24))
         self._files = page_files()
         self._streams, self._newest = 0, (0, b"")
-        self._server = HttpServer(self._application, host, port, self._watch)
+        self._server = HttpServer(self._application, host, port, self._watch, failed)
         self.port = self._server.port
 
     def stop(self) -> None:

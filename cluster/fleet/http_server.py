@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from cluster.tasks import Tasks
+from cluster.tasks import Failed, Tasks
 
 CONNECTIONS = 32
 """Connections at the same time; any further one is closed at once."""
@@ -100,8 +100,11 @@ class HttpServer:
         host: str,
         port: int,
         beside: Callable[[], Coroutine[Any, Any, None]],
+        failed: Failed,
     ) -> None:
         """Listen. `port` 0 takes a free one; `beside`: a task that runs beside the answers.
+
+        `failed`: receives the exception that ends this task, on the server's thread.
 
         Errors: `OSError` if the port cannot be opened.
         """
@@ -115,7 +118,8 @@ class HttpServer:
             self._socket.close()
             raise
         self.port: int = self._socket.getsockname()[1]
-        self._make, self._beside, self._ready = make, beside, Event()
+        self._make, self._beside, self._failed = make, beside, failed
+        self._ready = Event()
         self._thread = Thread(target=self._run, name="http", daemon=True)
         self._thread.start()
         self._ready.wait()
@@ -146,7 +150,7 @@ class HttpServer:
         server = await self._loop.create_server(
             lambda: _Limited(http(), connections), sock=self._socket
         )
-        tasks = Tasks()
+        tasks = Tasks(self._failed)
         tasks.spawn(self._beside())
         self._ready.set()
         await self._stopping.wait()

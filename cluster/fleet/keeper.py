@@ -105,11 +105,17 @@ class Keeper:
             Preemptions(config, cluster, inbox), self._remember,
         )  # fmt: skip
         self._memory = FleetMemoryWriter(depot, islands, requests, self.injection)
-        self._exporter = Exporter(run_dir, config.monitor, board.published, board.status)
-        self._records = RunRecords(run_dir, config, self.injection.struck, requests)
-        self._shutdown = Shutdown(config, run_dir, self._depot, cluster, islands, core, requests)
         self.errors = ErrorBudget()
         """The steps of the keeper that failed."""
+        self._exporter = Exporter(
+            run_dir,
+            config.monitor,
+            board.published,
+            board.status,
+            failed=self.errors.lost_thread,
+        )
+        self._records = RunRecords(run_dir, config, self.injection.struck, requests)
+        self._shutdown = Shutdown(config, run_dir, self._depot, cluster, islands, core, requests)
         self.outcome: Outcome | None = None
         """The outcome of the run; None while it is running."""
         self._began = time.time()

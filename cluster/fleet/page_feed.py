@@ -22,6 +22,9 @@ EVENTS_KEPT = 100
 ROWS_READ = 500
 """The most lines of an earlier part of the run that are read, evenly spread over the file."""
 
+ILL_FORMED = (ValueError, LookupError, TypeError, AttributeError)
+"""Errors of a line that is no status, or that of another version."""
+
 EvaluationPlace = tuple[int, float]
 """The tokens and the elapsed seconds at which an evaluation is drawn."""
 ExpectedPart = tuple[float, float, float]
@@ -114,9 +117,16 @@ class PageFeed:
         _forget(self._expected, status)
 
     def read_back(self, path: Path) -> None:
-        """See some lines of the metrics log of an earlier process, evenly spread over the file."""
+        """See some lines of the metrics log of an earlier process, evenly spread over the file.
+
+        Lines of another form are left out.
+        """
         for row in _sampled(path):
-            self.see(row)
+            before = self._last
+            try:
+                self.see(row)
+            except ILL_FORMED:
+                self._last = before
 
 
 def _curve(status: RunStatus) -> Sequence[tuple[int, float | None]]:
@@ -167,10 +177,10 @@ def _sampled(path: Path) -> Iterator[RunStatus]:
                 line = file.readline()
                 try:
                     row: Any = json.loads(line)
-                    _mark(row)
+                    math.fsum(_mark(row)[:-1])  # each of them is a number
                     dict(_curve(row))
                     yield cast("RunStatus", row)
-                except (ValueError, LookupError, TypeError, AttributeError):
+                except ILL_FORMED:
                     pass
                 place = max(file.tell(), place + size // ROWS_READ)
     except OSError:

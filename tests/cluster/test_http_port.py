@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from queue import Queue
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,12 +22,13 @@ from cluster.fleet import http_server
 from cluster.fleet.event_kinds import RunEvent
 from cluster.fleet.exporter import Exporter
 from cluster.fleet.http_access import LINK_S, LINKS_KEPT, Access, AskedPage, Verdict
-from cluster.fleet.http_port import page_files
+from cluster.fleet.http_port import HttpPort, page_files
 from cluster.fleet.page_feed import EVENTS_KEPT, POINTS_KEPT, PageFeed
 from cluster.launch.page_link import page_link
 from cluster.launch.remote_status import status_at
 from cluster.status import EventStatus, RunStatus
 from cluster.storage.files import json_text
+from cluster.storage.metrics_log import LOOKS
 from cluster.storage.runs import TARGET, TOKEN
 from coordinator.errors import UserMistake
 from tests.cluster.test_progress import a_status
@@ -293,11 +295,27 @@ def test_event_that_comes_after_its_look_is_shown() -> None:
     assert [each["text"] for each in feed.content()["events"]] == ["ALERT: it burns"]
 
 
+def test_page_that_stops_is_reported(tmp_path: Path) -> None:
+    """The page once showed the same content until the run ended, without an alert."""
+    errors = Queue[BaseException]()
+
+    def breaks() -> RunStatus:
+        raise KeyError("a defect")
+
+    server = HttpPort(breaks, "s3cret", "127.0.0.1", 0, tmp_path / LOOKS, failed=errors.put)
+    try:
+        assert isinstance(errors.get(timeout=WITHIN_S), KeyError)
+    finally:
+        server.stop()
+
+
 def test_page_of_a_resumed_run_shows_its_earlier_part(tmp_path: Path) -> None:
     """Torn lines and lines of another form are left out."""
     log = tmp_path / "metrics.jsonl"
     rows = [json_text(at(float(step), step, tokens_trained=step)) for step in range(2000)]
-    log.write_text("\n".join(["{}", *rows, '{"t": 7, "ela']))
+    without = json_text({**at(0.0, 2000), "elapsed_s": None})
+    others = json_text({**at(5000.0, 2000), "events": [{}]})
+    log.write_text("\n".join(["{}", *rows, *[without] * 50, *[others] * 50, '{"t": 7, "ela']))
     feed = PageFeed()
     feed.read_back(tmp_path / "nothing")
     assert feed.content()["marks"] == []
