@@ -7,7 +7,7 @@ two directions are measured apart: `up` carries contributions, `down` publicatio
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
 
 from cluster.status import LinkStatus
@@ -96,7 +96,7 @@ class LinkWatch:
         """Note a publication of that many bytes to each learner."""
         p = order.fragment
         if (before := self._before.pop(p, None)) is not None:  # it has reached no learner
-            self._fall_behind(before, ())
+            self._fall_behind(before, frozenset())
         if p in self._sent:
             self._before[p] = self._sent[p]
         self._sent[p] = SentPublication(order, nbytes, now_s)
@@ -116,9 +116,9 @@ class LinkWatch:
         for life, seconds in event.after_s:
             self._behind.pop((life, p), None)
             self._carried(counts, state, "down", life, sent.nbytes, seconds, now_s)
-        self._fall_behind(sent, [life for life, _ in event.after_s])
+        self._fall_behind(sent, {life for life, _ in event.after_s})
 
-    def _fall_behind(self, sent: SentPublication, reached: Collection[Life]) -> None:
+    def _fall_behind(self, sent: SentPublication, reached: Set[Life]) -> None:
         for life in sent.order.to:
             if life not in reached:
                 self._behind.setdefault((life, sent.order.fragment), sent.at_s)

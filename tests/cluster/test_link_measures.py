@@ -23,7 +23,7 @@ from cluster.syncer.link_counts import (
     is_slow,
     utilisation,
 )
-from cluster.syncer.link_measures import LOST_S
+from cluster.syncer.link_measures import LOST_S, LinkWatch
 from cluster.syncer.measures import Measures
 from cluster.transfers import Prepared, Upload, unpacked
 from coordinator.advance import advance
@@ -34,9 +34,11 @@ from coordinator.protocol import (
     Arrived,
     Event,
     Fragment,
+    Incarnation,
     Island,
     Join,
     Lease,
+    Life,
     Lost,
     Merged,
     Progress,
@@ -364,3 +366,30 @@ def test_status_has_the_utilisation_and_lateness_of_a_link() -> None:
     eu = story.link("eu", "up", 98.0)
     assert eu["utilisation"] == pytest.approx(0.4, rel=0.25)
     assert (eu["lagging"], eu["slow"], eu["down"]) == (True, False, False)
+
+
+class Compared(str):
+    """A name that counts its comparisons."""
+
+    count = 0
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Compared.count += 1
+        return str.__eq__(self, str(other))
+
+
+def test_publication_to_many_islands_takes_no_quadratic_time() -> None:
+    """One to 1,000 islands once took a million comparisons on the syncer's event loop."""
+    lives = [Life(Island(Compared(f"{n}")), Incarnation(n)) for n in range(1000)]
+    again = [Life(Island(Compared(each.island)), each.incarnation) for each in lives]
+    watch, counts, state = LinkWatch(1), dict[str, LinkCounts](), initial(rule())
+    v = [Version(0, n) for n in range(3)]
+    for number in (1, 2):
+        order = Publish(Fragment(0), v[number], v[number - 1], tuple(lives), ())
+        watch.published(order, BYTES, float(number))
+    Compared.count = 0
+    reached = Reached(Fragment(0), v[1], tuple((each, 1.0) for each in again))
+    watch.saw(counts, state, reached, (), 3.0)
+    assert Compared.count <= 10 * len(lives)
