@@ -18,6 +18,7 @@ Modules:
     contributions   contributions admitted, refused with the reason, or overwritten
     gate            the check of a contribution before it can be merged
     norms           recent norms, and the limit above which one is an outlier
+    medians         the median of all numbers but one, from numbers that are sorted once
     direction_gate  whether a learner points against all the others
     suspects        the consequences of that: quarantine and trial
     ledger          the fate of every token trained

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left
 from collections.abc import Mapping, Set
 from enum import StrEnum
 
+from coordinator.medians import median_without
 from coordinator.protocol import Island
 
 PARTICIPANTS = 3
@@ -126,9 +128,29 @@ def against(
     """
     if measured == 0 or len(participants) + bool(trial) < PARTICIPANTS or len(participants) < 2:
         return {}
-    verdicts = {island: cosine < bound(participants, measured) for island, cosine in trial.items()}
-    for island, cosine in participants.items():
-        others = {other: c for other, c in participants.items() if other != island}
-        if len(others) >= PARTICIPANTS - 1:
-            verdicts[island] = cosine < bound(others, measured)
+    verdicts: dict[Island, bool] = {}
+    if trial:
+        limit = bound(participants, measured)
+        verdicts |= {island: cosine < limit for island, cosine in trial.items()}
+    if len(participants) >= PARTICIPANTS:
+        bounds = _bounds_of_others(participants, measured)
+        verdicts |= {island: cosine < bounds[cosine] for island, cosine in participants.items()}
     return verdicts
+
+
+def _bounds_of_others(participants: Mapping[Island, float], measured: int) -> dict[float, float]:
+    """Return for each cosine the `bound` of all other participants.
+
+    The median without one of them has at most three values. The deviations from each are sorted
+    once, so that a merge of many islands takes no quadratic time.
+    """
+    ordered, found = sorted(participants.values()), dict[float, float]()
+    deviations: dict[float, list[float]] = {}
+    for i, cosine in enumerate(ordered):
+        median = median_without(ordered, i)
+        if median not in deviations:
+            deviations[median] = sorted(abs(each - median) for each in ordered)
+        here = deviations[median]
+        spread = median_without(here, bisect_left(here, abs(cosine - median)))
+        found[cosine] = min(-DEVIATIONS / math.sqrt(measured), median - DEVIATIONS * spread)
+    return found

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coordinator.direction_gate import RUN, against, bound
 from coordinator.frozen import replace
 from coordinator.ledger import open_account
+from coordinator.medians import median_without
 from coordinator.membership import Member, Status
 from coordinator.protocol import Fragment, Island, Lease, Merged, Progress, Version
 from coordinator.state import EDITION, initial, with_member
@@ -164,3 +169,44 @@ def test_islands_that_disagree_among_themselves_condemn_nobody() -> None:
     assert bound(apart, many) == pytest.approx(-4 * 0.30)
     assert against({**agreed, odd: -0.5}, {}, many)[odd]
     assert not against({**apart, odd: -0.5}, {}, many)[odd]
+
+
+COSINES = st.lists(
+    st.one_of(st.floats(-1.0, 1.0), st.sampled_from((-0.9, 0.3, 0.31))), min_size=2, max_size=9
+)
+
+
+@given(COSINES)
+def test_median_of_all_others_is_that_of_the_library(numbers: list[float]) -> None:
+    ordered = sorted(numbers)
+    for i in range(len(ordered)):
+        assert median_without(ordered, i) == statistics.median(ordered[:i] + ordered[i + 1 :])
+
+
+@given(COSINES, st.integers(1, 10**6))
+def test_each_island_is_compared_with_all_others(cosines: list[float], measured: int) -> None:
+    participants = {Island(f"{n}"): cosine for n, cosine in enumerate(cosines)}
+    trial = {Island("trial"): -0.5}
+    wanted = {island: cosine < bound(participants, measured) for island, cosine in trial.items()}
+    for island, cosine in participants.items():
+        others = {other: x for other, x in participants.items() if other != island}
+        if len(others) > 1:
+            wanted[island] = cosine < bound(others, measured)
+    assert against(participants, trial, measured) == wanted
+
+
+class Counted(float):
+    """A cosine that counts its differences to others."""
+
+    count = 0
+
+    def __sub__(self, other: float) -> float:
+        Counted.count += 1
+        return float(self) - other
+
+
+def test_directions_of_many_islands_take_no_quadratic_time() -> None:
+    """A merge of 1,000 islands once took a million differences, twice over."""
+    many = {Island(f"{n}"): Counted(n / 2000) for n in range(1000)}
+    assert len(against(many, {}, 10**6)) == 1000
+    assert Counted.count <= 5 * len(many)
