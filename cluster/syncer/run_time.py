@@ -71,8 +71,9 @@ class RunTime:
             _timed(each, counts.islands[Island(each["island"])], budgets, recent, now_s)
             for each in status["islands"]
         ]
+        by_name = {each["island"]: each for each in islands}
         for island, why in slow_islands(islands).items():
-            shown = next(each for each in islands if each["island"] == island)
+            shown = by_name[island]
             shown["why"] = f"{shown['why']}; {why}" if shown["why"] else why
             shown["slow"] = True
         after: RunStatus = {**status, "islands": islands}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from cluster.status import IslandStatus
+from coordinator.medians import median_without
 from islands.time_budget import Activity, shares
 
 SLOW_FACTOR = 1.25
@@ -48,26 +50,36 @@ def _known(island: IslandStatus) -> bool:
 
 def _slow(group: Sequence[IslandStatus]) -> Iterator[tuple[str, str]]:
     usual = statistics.median_high(each["tokens_per_s"] for each in group)
-    for island in group:
-        if (factor := usual / island["tokens_per_s"]) >= SLOW_FACTOR:
-            why = _reason(island, [each for each in group if each is not island])
+    factors = [usual / each["tokens_per_s"] for each in group]
+    if max(factors) < SLOW_FACTOR:
+        return
+    reasons = _Reasons(group)
+    for i, (island, factor) in enumerate(zip(group, factors, strict=True)):
+        if factor >= SLOW_FACTOR:
+            why = reasons.of(i)
             yield island["island"], f"slow, {factor:.1f} times slower than its group: {why}"
 
 
-def _reason(island: IslandStatus, others: Sequence[IslandStatus]) -> str:
-    own = shares(island.get("recent_s", {}))
-    usual = [shares(each.get("recent_s", {})) for each in others]
-    excess = {
-        activity: own.get(activity, 0.0) - _median(usual, activity)
-        for activity in Activity
-        if activity is not Activity.COMPUTING
-    }
-    activity = max(excess, key=lambda each: excess[each])
-    if excess[activity] < NOTABLE_SHARE:
-        activity = Activity.COMPUTING
-    share = own.get(activity, 0.0)
-    return f"{REASONS[activity]} ({share:.0%} of its time)"
+class _Reasons:
+    """The reasons of a group of two or more islands; its shares of the time are sorted once."""
 
+    def __init__(self, group: Sequence[IslandStatus]) -> None:
+        self._shares = [shares(each.get("recent_s", {})) for each in group]
+        self._ordered = {
+            activity: sorted(each.get(activity, 0.0) for each in self._shares)
+            for activity in Activity
+            if activity is not Activity.COMPUTING
+        }
 
-def _median(budgets: Sequence[Mapping[str, float]], activity: Activity) -> float:
-    return statistics.median(each.get(activity, 0.0) for each in budgets)
+    def of(self, i: int) -> str:
+        """Return why this island of the group is slow."""
+        own = self._shares[i]
+        excess = {
+            activity: own.get(activity, 0.0)
+            - median_without(ordered, bisect_left(ordered, own.get(activity, 0.0)))
+            for activity, ordered in self._ordered.items()
+        }
+        activity = max(excess, key=lambda each: excess[each])
+        if excess[activity] < NOTABLE_SHARE:
+            activity = Activity.COMPUTING
+        return f"{REASONS[activity]} ({own.get(activity, 0.0):.0%} of its time)"

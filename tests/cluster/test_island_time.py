@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import secrets
+import statistics
 from typing import Any
 
 import pytest
@@ -12,9 +13,9 @@ import pytest
 from cluster.status import IslandStatus
 from cluster.syncer.badput import GOODPUT, OF_FIRST, OF_LATER, Badput
 from cluster.syncer.island_time import IslandTime, LifeStage
-from cluster.syncer.slow_islands import slow_islands
+from cluster.syncer.slow_islands import NOTABLE_SHARE, REASONS, slow_islands
 from coordinator.protocol import Vitals
-from islands.time_budget import Activity
+from islands.time_budget import Activity, shares
 
 
 def measured(process: int, age_s: float | None = None, **seconds: float) -> Vitals:
@@ -216,6 +217,50 @@ def test_slow_island_is_named_with_its_reason() -> None:
         "eu-4": "slow, 2.5 times slower than its group: its devices compute slower (95% of its "
         "time)",
     }
+
+
+class Counted(dict[str, Any]):
+    """The status of an island, which counts how often its time is read."""
+
+    reads = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        Counted.reads += 1
+        return super().get(key, default)
+
+
+def test_many_slow_islands_take_no_quadratic_time() -> None:
+    """Of 1,000 islands half once took 500,000 shares of time, twice a second."""
+    rates = [100.0] * 101 + [50.0] * 100
+    group: Any = [
+        Counted(an_island(f"eu-{n}", rate, computing=50, data=n % 7))
+        for n, rate in enumerate(rates)
+    ]
+    assert len(slow_islands(group)) == 100
+    assert Counted.reads <= 3 * len(group)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_reason_of_a_slow_island_is_that_beside_all_others(seed: int) -> None:
+    chance = random.Random(seed)
+    group = [
+        an_island(
+            f"eu-{n}",
+            100.0 if n else 50.0,
+            computing=20,
+            **{each: chance.choice((0, 1, 5, 20)) for each in ("data", "copying", "waiting")},
+        )
+        for n in range(chance.randrange(2, 7))
+    ]
+    own, *others = [shares(each.get("recent_s", {})) for each in group]
+    excess = {
+        name: own.get(name, 0.0) - statistics.median(each.get(name, 0.0) for each in others)
+        for name in Activity
+        if name is not Activity.COMPUTING
+    }
+    name = max(excess, key=lambda each: excess[each])
+    wanted = REASONS[name if excess[name] >= NOTABLE_SHARE else Activity.COMPUTING]
+    assert f": {wanted} (" in slow_islands(group)["eu-0"]
 
 
 def test_islands_without_peers_or_without_figures_are_not_slow() -> None:
