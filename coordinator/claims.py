@@ -9,12 +9,13 @@ a window is unknown.
 from __future__ import annotations
 
 import math
-import statistics
+from bisect import bisect_left, insort
 
 from coordinator import leases
 from coordinator.frozen import replace
-from coordinator.membership import Member, Members
+from coordinator.membership import Member, density
 from coordinator.protocol import Contribution, Progress
+from coordinator.roster import Roster
 from coordinator.state import Rule
 
 SHARE_OF_FASTEST = 0.5
@@ -43,7 +44,7 @@ MOST_UNREAD, MOST_HELD, MOST_H = 16, 1024, 8
 
 def impossible(
     rule: Rule,
-    members: Members,
+    members: Roster,
     member: Member,
     progress: Progress,
     now_s: float,
@@ -88,9 +89,7 @@ def _beyond_its_leases(rule: Rule, member: Member, progress: Progress) -> str | 
     )
 
 
-def _too_many_tokens(
-    rule: Rule, members: Members, member: Member, progress: Progress
-) -> str | None:
+def _too_many_tokens(rule: Rule, members: Roster, member: Member, progress: Progress) -> str | None:
     """Return why it cannot have trained that many tokens in its steps; None if it can."""
     steps, tokens, batch = progress.steps, progress.tokens, rule.batch_of(member.group)
     if tokens <= member.progress.tokens or batch == 0:
@@ -103,34 +102,36 @@ def _too_many_tokens(
     elif tokens <= (limit := DENSER * _density(rule, member) * batch * steps):
         return None
     else:  # a search of all members is rarely needed
-        density = max(_density(rule, other) for other in members.values())
-        limit = DENSER * density * batch * steps if density > 0 or steps == 0 else math.inf
+        largest = max(_density(rule, other) for other in members.values())
+        limit = DENSER * largest * batch * steps if largest > 0 or steps == 0 else math.inf
     return None if tokens <= limit else f"{tokens} tokens in {steps} steps, the most is {limit:.0f}"
 
 
 def _density(rule: Rule, member: Member) -> float:
     """Return the tokens per window that this learner has trained so far."""
-    windows = member.progress.steps * rule.batch_of(member.group)
-    return member.progress.tokens / windows if windows > 0 else 0.0
+    return density(member, rule.batch_of(member.group))
 
 
-def _usual(rule: Rule, members: Members, member: Member) -> float:
+def _usual(rule: Rule, members: Roster, member: Member) -> float:
     """Return the usual number of tokens per window, 0 if none is known.
 
     This is the upper median of what each other learner has trained so far, and of the first report
     of this life. No later claim of the life counts, and no single other learner among two or more
     can set it.
     """
-    others = (_density(rule, each) for each in members.values() if each.life != member.life)
-    known = sorted(filter(None, (member.first_density, *others)))
-    return statistics.median_high(known) if known else 0.0
+    known, same = [*members.densities(rule.batch_of)], members.get(member.life.island)
+    if same is not None and same.life == member.life and (own := _density(rule, same)) > 0:
+        del known[bisect_left(known, own)]
+    if member.first_density > 0:
+        insort(known, member.first_density)
+    return known[len(known) // 2] if known else 0.0
 
 
-def too_dense(rule: Rule, members: Members, member: Member, c: Contribution) -> bool:
+def too_dense(rule: Rule, members: Roster, member: Member, c: Contribution) -> bool:
     """Return whether a contribution claims more tokens than its steps can have had."""
     is_bounded_by_others = rule.edition >= 4 and not rule.window_tokens
-    density = _usual(rule, members, member) if is_bounded_by_others else _density(rule, member)
-    per_window = rule.window_tokens or DENSER * density
+    usual = _usual(rule, members, member) if is_bounded_by_others else _density(rule, member)
+    per_window = rule.window_tokens or DENSER * usual
     return rule.bounded and 0 < per_window * rule.batch_of(member.group) * c.steps < c.tokens
 
 
@@ -157,10 +158,10 @@ def charged(
     if not rule.bounded:
         return member
     credit_s = _credit_s(member, now_s) - _needed_s(member, progress, step_s)
-    density = member.first_density
-    if rule.edition >= 4 and not rule.window_tokens and density == 0:
-        density = _density(rule, replace(member, progress=progress))
-    return replace(member, credit_s=credit_s, credited_s=now_s, first_density=density)
+    first = member.first_density
+    if rule.edition >= 4 and not rule.window_tokens and first == 0:
+        first = _density(rule, replace(member, progress=progress))
+    return replace(member, credit_s=credit_s, credited_s=now_s, first_density=first)
 
 
 def timed(rule: Rule, member: Member, step_s: float) -> Member:

@@ -154,6 +154,15 @@ def suspended(member: Member, why: str, now_s: float) -> tuple[Member, str]:
     return replace(member, quarantines=quarantines, barred_s=now_s + barred_s), why
 
 
+def density(member: Member, batch: int) -> float:
+    """Return the tokens per window that a learner has trained so far; 0 before its first step.
+
+    `batch`: windows in one of its steps.
+    """
+    windows = member.progress.steps * batch
+    return member.progress.tokens / windows if windows > 0 else 0.0
+
+
 def silence_limit_s(member: Member) -> float:
     """Return the seconds of silence after which the learner is given up."""
     floor = SILENCE_JOINING_S if member.status is Status.JOINING else SILENCE_FLOOR_S

@@ -6,13 +6,22 @@ With hundreds of learners, a loop over all of them would cost more than the rest
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from typing import TypeVar
 
-from coordinator.membership import SPEAKING, Member, Status, silence_limit_s, silent_since_s
+from coordinator.membership import (
+    SPEAKING,
+    Member,
+    Status,
+    density,
+    silence_limit_s,
+    silent_since_s,
+)
 from coordinator.protocol import Island, Life
 
 Number = TypeVar("Number", int, float)
+BatchOf = Callable[[str], int]
+"""Returns the windows in one step of a learner of a group."""
 
 
 class Roster(Mapping[Island, Member]):
@@ -28,7 +37,7 @@ class Roster(Mapping[Island, Member]):
     `living` is the set of the live learners' lives.
     """
 
-    __slots__ = ("_by_island", "clocks", "doubted", "living", "silences_s", "steps_s")
+    __slots__ = ("_by_island", "_dense", "clocks", "doubted", "living", "silences_s", "steps_s")
 
     def __init__(self, members: Mapping[Island, Member] | None = None) -> None:
         self._by_island: dict[Island, Member] = dict(members or {})
@@ -42,6 +51,7 @@ class Roster(Mapping[Island, Member]):
         self.living: frozenset[Life] = frozenset(
             member.life for member in all_members if member.status is Status.LIVE
         )
+        self._dense: tuple[BatchOf, tuple[float, ...]] | None = None  # `densities`, once wanted
 
     def put(self, member: Member) -> Roster:
         """Return a roster with this member in place of the one of its island."""
@@ -54,7 +64,22 @@ class Roster(Mapping[Island, Member]):
         new.steps_s = _moved(self.steps_s, _step_s(former), _step_s(member))
         new.silences_s = _moved(self.silences_s, silent_at_s(former), silent_at_s(member))
         new.living = _replaced(self.living, _life(former), _life(member))
+        new._dense = None
+        if self._dense is not None:
+            batch_of, ordered = self._dense
+            moved = _moved(ordered, _density(former, batch_of), _density(member, batch_of))
+            new._dense = batch_of, moved
         return new
+
+    def densities(self, batch_of: BatchOf) -> tuple[float, ...]:
+        """Return the tokens per window of all members that have any, in ascending order.
+
+        They are sorted once; `put` moves one of them.
+        """
+        if self._dense is None or self._dense[0] != batch_of:
+            numbers = [_density(member, batch_of) for member in self._by_island.values()]
+            self._dense = batch_of, _sorted(numbers)
+        return self._dense[1]
 
     def __getitem__(self, island: Island) -> Member:
         return self._by_island[island]
@@ -118,6 +143,10 @@ def _step_s(member: Member | None) -> float | None:
     if member is None or member.status is not Status.LIVE or not member.step_s > 0:
         return None
     return member.step_s
+
+
+def _density(member: Member | None, batch_of: BatchOf) -> float | None:
+    return None if member is None else density(member, batch_of(member.group)) or None
 
 
 def _replaced(lives: frozenset[Life], removed: Life | None, added: Life | None) -> frozenset[Life]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import ValuesView
+
 import pytest
 
 from coordinator.advance import advance
-from coordinator.claims import CREDIT_S, MOST_UNREAD
+from coordinator.claims import CREDIT_S, MOST_UNREAD, impossible
 from coordinator.frozen import replace
 from coordinator.grace import slowest_in_pace
-from coordinator.membership import Status
+from coordinator.membership import Member, Status
 from coordinator.norms import NONE, OUTLIER_FACTOR, STRICT_FACTOR, admit, limit
 from coordinator.orders import MOST_SHARE, weigh
 from coordinator.protocol import (
@@ -27,6 +29,7 @@ from coordinator.protocol import (
     Version,
     Void,
 )
+from coordinator.roster import Roster
 from coordinator.state import Phase, Rule, State, initial
 from tests.coordinator.given import LAYOUT, contribution, life, rule
 
@@ -184,6 +187,29 @@ def test_each_claim_of_tokens_does_not_raise_the_limit_of_the_next_one(
     """Five reports in a row once reached 15 to the fifth times the true number of tokens."""
     assert densities(3, *others) == [Status.LIVE] * 5, "a tape of before is answered as it was"
     assert densities(4, *others) == [Status.LIVE, Status.QUARANTINED]
+
+
+class Unsearched(Roster):
+    """Members that must not be searched."""
+
+    def values(self) -> ValuesView[Member]:
+        raise AssertionError("a report looks at all members")
+
+
+def test_report_looks_at_no_other_member() -> None:
+    """With a task of one's own, each report once computed and sorted a number of each island."""
+    rules, progress = replace(UNKNOWN, edition=4), said(10, 1000)
+    members = dict[Island, Member]()
+    for number in range(9):
+        each = life(f"{number}")
+        first = Member(each, "group", Status.LIVE, "steps", 0, progress, 1.0, 1.0, granted=100)
+        members[each.island] = replace(first, held=(Lease(0),), first_density=50.0)
+    roster = Unsearched(members)
+    assert roster.densities(rules.batch_of) == (50.0,) * 9
+    claim, member = said(11, 1200), members[Island("3")]
+    assert impossible(rules, roster, member, claim, 2.0, 1.0) is None
+    why = impossible(rules, roster, member, said(11, 10**6), 2.0, 1.0)
+    assert why == "1000000 tokens in 11 steps, the most is 17600"
 
 
 def test_one_island_with_few_tokens_does_not_condemn_another() -> None:

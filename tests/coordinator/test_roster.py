@@ -5,10 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.frozen import replace
 from coordinator.membership import (
     SPEAKING,
     Member,
     Status,
+    density,
     live,
     silence_limit_s,
     silent_since_s,
@@ -59,6 +61,22 @@ def test_roster_stays_sorted_after_any_put(members: list[Member]) -> None:
                 if m.status in SPEAKING
             )
         )
+
+
+@given(st.lists(MEMBERS), st.integers(0, 3), st.integers(0, 3))
+def test_densities_stay_sorted_after_any_put(members: list[Member], one: int, two: int) -> None:
+    batches = {"group": one}
+    roster, known = Roster(), dict[Island, Member]()
+
+    def wanted(batch: int) -> tuple[float, ...]:
+        return tuple(sorted(filter(None, (density(member, batch) for member in known.values()))))
+
+    for number, drawn in enumerate(members):
+        tokens = 7 * drawn.progress.steps**2 + number
+        member = replace(drawn, progress=replace(drawn.progress, tokens=tokens))
+        roster, known = roster.put(member), {**known, member.life.island: member}
+        assert roster.densities(batches.__getitem__) == wanted(one)
+    assert roster.densities({"group": two}.__getitem__) == wanted(two), "it is of other batches"
 
 
 @given(st.lists(MEMBERS), st.integers(1, 4))
