@@ -51,6 +51,10 @@ def bound(others: Mapping[Island, float], measured: int) -> float:
     """
     median = statistics.median(others.values())
     spread = statistics.median(abs(cosine - median) for cosine in others.values())
+    return _bound(median, spread, measured)
+
+
+def _bound(median: float, spread: float, measured: int) -> float:
     return min(-DEVIATIONS / math.sqrt(measured), median - DEVIATIONS * spread)
 
 
@@ -152,5 +156,5 @@ def _bounds_of_others(participants: Mapping[Island, float], measured: int) -> di
             deviations[median] = sorted(abs(each - median) for each in ordered)
         here = deviations[median]
         spread = median_without(here, bisect_left(here, abs(cosine - median)))
-        found[cosine] = min(-DEVIATIONS / math.sqrt(measured), median - DEVIATIONS * spread)
+        found[cosine] = _bound(median, spread, measured)
     return found
