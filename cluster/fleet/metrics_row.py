@@ -11,9 +11,14 @@ from typing import Any, TypedDict, cast
 from cluster.fleet.run_identity import SCHEMA
 from cluster.status import Figures, RunStatus
 from cluster.storage.files import json_text
+from cluster.storage.metrics_log import MEGABYTE
 
 CURVE_SKETCHED = 32
 """The most points of the held-out curve in each line of metrics.jsonl."""
+FEW_ISLANDS, ISLAND_BYTES = 32, 600
+"""The most islands of which each look has a line, and the bytes of an island in a line."""
+COMPLETE_S = 900.0
+"""Seconds for which all lines stay, at least; older ones may be thinned out."""
 
 
 class MetricsColumns(TypedDict):
@@ -70,6 +75,16 @@ def sketched(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
         return [*curve]
     last = CURVE_SKETCHED - 1
     return [curve[point * (len(curve) - 1) // last] for point in range(CURVE_SKETCHED)]
+
+
+def interval_s(islands: int, metrics_mb: int) -> float:
+    """Return the least number of seconds between two lines of so many islands.
+
+    `metrics_mb`: the largest size of the file in megabytes; its newest half is never thinned out.
+    """
+    if islands <= FEW_ISLANDS:
+        return 0.0
+    return COMPLETE_S * islands * ISLAND_BYTES / (metrics_mb * MEGABYTE / 2)
 
 
 def metrics_line(status: RunStatus, unix_s: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +13,7 @@ from types import TracebackType
 from cluster.config.schema import Config
 from cluster.failures import in_short
 from cluster.fleet.event_kinds import RunEvent
-from cluster.fleet.metrics_row import last_status, metrics_line
+from cluster.fleet.metrics_row import interval_s, last_status, metrics_line
 from cluster.fleet.ray_metrics import RayMetrics
 from cluster.fleet.record_files import RecordFiles
 from cluster.fleet.requests import Requests
@@ -61,6 +62,7 @@ class RunRecords:
         self._files = RecordFiles(run_dir, config.monitor.metrics_mb)
         self._faults, self._requests, self._now_s = faults, requests, now_s
         self._before: RunStatus | None = None
+        self._added_s = -math.inf  # the time of the last line of metrics.jsonl, since 1970
         self._wanted: dict[str, int] = {}
         self._trackers = Trackers()
         on_ray = config.monitor.ray_metrics
@@ -98,9 +100,14 @@ class RunRecords:
         return "; ".join(filter(None, (self._files.trouble, self._trackers.trouble, ray))) or None
 
     def look(self, status: RunStatus) -> None:
-        """Record a status, and the events since the one before."""
+        """Record a status, and the events since the one before.
+
+        Of many islands not every look has a line in `metrics.jsonl`, unless it has an evaluation.
+        """
         unix_s = self._now_s()
-        self._files.add_status(metrics_line(status, unix_s))
+        if self._is_due(status, unix_s):
+            self._files.add_status(metrics_line(status, unix_s))
+            self._added_s = unix_s
         groups = {each["island"]: each["group"] for each in status["islands"]}
         wanted = _by_group(self._requests.desired)
         struck = [self._faults.popleft() for _ in range(len(self._faults))]
@@ -111,6 +118,12 @@ class RunRecords:
         self._trackers.log(status, unix_s)
         if self._ray_metrics is not None:
             self._ray_metrics.look(status)
+
+    def _is_due(self, status: RunStatus, unix_s: float) -> bool:
+        if self._before is None or self._before["heldout"] != status["heldout"]:
+            return True
+        least_s = interval_s(len(status["islands"]), self._config.monitor.metrics_mb)
+        return not 0.0 <= unix_s - self._added_s < least_s  # the clock may have been set back
 
     def alerted(self, status: RunStatus) -> None:
         """Record only the events about the alerts of a status whose other parts are not new.

@@ -1,7 +1,7 @@
 """The file `metrics.jsonl`: one line for each status that a run has reported, newest last.
 
 Its size is limited: when it is full, its older half is thinned out (`line_thinning`). So a long run
-has all lines of the last hours, and lines of all earlier times, evenly spread.
+has all of its newest lines, and lines of all earlier times, evenly spread.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ RUN_FILES = {
     "init.json": "The leaves that `task.init_from` has given, with their digest.",
     "initial.safetensors": "The model of another run from which this one started; only with "
     '`task.init_from = "run:NAME@T"`, or with a run that had not ended.',
-    "metrics.jsonl": "One status per line with flat columns, every `monitor.refresh_s` seconds; "
+    "metrics.jsonl": "One status per line with flat columns, every `monitor.refresh_s` seconds, "
+    "less often with more than 32 islands; "
     "older lines are thinned out above `monitor.metrics_mb`.",
     "events.jsonl": "One line for each decision or fault that changes the run, with its reason.",
     "report.html": "The report that `archipelago demo` or `archipelago report` has written.",

@@ -20,7 +20,15 @@ from cluster.config.load import parse
 from cluster.config.schema import Config
 from cluster.fleet.budget import devices_of
 from cluster.fleet.event_kinds import EVENT_FIELDS
-from cluster.fleet.metrics_row import COLUMNS, columns, metrics_line, status_of_row
+from cluster.fleet.metrics_row import (
+    COLUMNS,
+    COMPLETE_S,
+    ISLAND_BYTES,
+    columns,
+    interval_s,
+    metrics_line,
+    status_of_row,
+)
 from cluster.fleet.outcome import SUMMARY_FIELDS
 from cluster.fleet.placement import Node
 from cluster.fleet.ray_metrics import EVERY_S, RayMetrics
@@ -36,7 +44,7 @@ from cluster.fleet.run_identity import identity_of
 from cluster.fleet.run_records import RunRecords
 from cluster.fleet.status_view import starting_status
 from cluster.status import Figures, IslandState, IslandStatus, RunStatus
-from cluster.storage.metrics_log import EVENTS, LOOKS
+from cluster.storage.metrics_log import EVENTS, LOOKS, MEGABYTE
 from tests.cluster.test_metrics import FakeGauge
 
 FIGURES = cast(Figures, {**dict.fromkeys(Figures.__annotations__, 0), "goodput": 0.5, "trouble": "",
@@ -211,6 +219,40 @@ def test_ray_gets_the_alerts_of_a_status_whose_other_parts_are_old(tmp_path: Pat
         assert values["archipelago_alerts", "mine"] == 0.0
         records.alerted(status(3, alerts=["the storage is away"]))
         assert values["archipelago_alerts", "mine"] == 1.0
+
+
+def test_rows_of_many_islands_are_complete_for_a_quarter_of_an_hour(tmp_path: Path) -> None:
+    """A run of 1,000 islands once kept all rows of 25 seconds, and rewrote the file in 13."""
+    config, clock = config_of(), iter(0.5 * n for n in count())
+    many = [island(f"eu-{n}") for n in range(1000)]
+    curve = [(1, 3.0)]
+    looks: list[RunStatus] = []
+    with RunRecords(
+        tmp_path, config, deque(), Requests("mine", config, list), lambda: next(clock)
+    ) as records:
+        for number in range(200):
+            curve = [*curve, (number, 2.5)] if number == 150 else curve
+            looks.append(status(number, islands=many, heldout=curve))
+            records.look(looks[-1])
+    rows = [json.loads(line) for line in (tmp_path / LOOKS).read_text().splitlines()]
+    complete_bytes = config.monitor.metrics_mb * MEGABYTE / 2
+    lines = complete_bytes / (1000 * ISLAND_BYTES)
+    assert [each["unix_s"] for each in rows] == [0.0, 17.0, 34.0, 51.0, 68.0, 75.0, 92.0]
+    assert lines * interval_s(1000, config.monitor.metrics_mb) >= COMPLETE_S
+    assert rows[5]["heldout"][-1] == [150, 2.5], "an evaluation has a row at once"
+    assert interval_s(32, 64) == 0.0
+
+
+@pytest.mark.parametrize("back_s", [100.0, 1e6])
+def test_rows_continue_after_the_clock_was_set_back(tmp_path: Path, back_s: float) -> None:
+    config, clock = config_of(), iter((2e6, 2e6 - back_s))
+    many = [island(f"eu-{n}") for n in range(1000)]
+    with RunRecords(
+        tmp_path, config, deque(), Requests("mine", config, list), lambda: next(clock)
+    ) as records:
+        records.look(status(1, islands=many))
+        records.look(status(2, islands=many))
+    assert len((tmp_path / LOOKS).read_text().splitlines()) == 2
 
 
 def test_damaged_last_row_costs_no_records(tmp_path: Path) -> None:
