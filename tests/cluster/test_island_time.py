@@ -230,7 +230,7 @@ class Counted(dict[str, Any]):
 
 
 def test_many_slow_islands_take_no_quadratic_time() -> None:
-    """Of 1,000 islands half once took 500,000 shares of time, twice a second."""
+    """Half of 1,000 islands once took 500,000 shares of time, twice a second."""
     rates = [100.0] * 101 + [50.0] * 100
     group: Any = [
         Counted(an_island(f"eu-{n}", rate, computing=50, data=n % 7))

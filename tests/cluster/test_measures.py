@@ -268,7 +268,7 @@ def test_run_that_refused_all_islands_can_be_resumed_with_new_processes() -> Non
 
 @pytest.mark.parametrize("paused_s", [0.0, 259_200.0])
 def test_pause_before_a_resume_is_no_time_of_the_run(paused_s: float) -> None:
-    """It was once an alert that nothing is merged, and part of the time that is left."""
+    """The pause was once an alert that nothing is merged, and part of the time that is left."""
     told = Told(every=4, steps=64)
     told.measures.owned(1, 0)
     a, b = told.join(0, A), told.join(0, B)

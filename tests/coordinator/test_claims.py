@@ -197,7 +197,7 @@ class Unsearched(Roster):
 
 
 def test_report_looks_at_no_other_member() -> None:
-    """With a task of one's own, each report once computed and sorted a number of each island."""
+    """Each report once computed and sorted a number of each island for a task of one's own."""
     rules, progress = replace(UNKNOWN, edition=4), said(10, 1000)
     members = dict[Island, Member]()
     for number in range(9):
