@@ -108,11 +108,7 @@ class Keeper:
         self.errors = ErrorBudget()
         """The steps of the keeper that failed."""
         self._exporter = Exporter(
-            run_dir,
-            config.monitor,
-            board.published,
-            board.status,
-            failed=self.errors.lost_thread,
+            run_dir, config.monitor, board.published, board.status, failed=self.errors.lost_thread
         )
         self._records = RunRecords(run_dir, config, self.injection.struck, requests)
         self._shutdown = Shutdown(config, run_dir, self._depot, cluster, islands, core, requests)
@@ -155,8 +151,7 @@ class Keeper:
     def _let_go(self, outcome: Outcome) -> None:
         """End everything that belongs to this fleet, files last; leave the run to its next owner.
 
-        If another process of the same fleet has taken over, everything belongs to that one: end
-        only this process.
+        If another process has taken over, all of it belongs to that one: end only this process.
         """
         self._requests.close()
         if (own := self._own) is None:
@@ -270,10 +265,9 @@ class Keeper:
         return self._own is not None and self._own.lost is None
 
     def _publish_alerts(self) -> None:
-        errors, end = self.errors, self._shutdown.trouble
         alerts = (
-            errors.trouble, errors.unheard, end, self._memory.trouble, self._exporter.tend(),
-            self._records.trouble, self._board.course.trouble, *self._core.troubles,
-            *self._takeover.troubles, self._outage.trouble,
+            self.errors.trouble, self.errors.unheard, self._shutdown.trouble, self._memory.trouble,
+            self._exporter.tend(), self._records.trouble, self._board.course.trouble,
+            *self._core.troubles, *self._takeover.troubles, self._outage.trouble,
         )  # fmt: skip
         self._board.publish_alerts(each for each in alerts if each is not None)

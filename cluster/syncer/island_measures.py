@@ -60,6 +60,13 @@ def delivered(counts: Counts, life: Life, now_s: float) -> None:
         watched.fault_s = watched.fault_life = None
 
 
+def granted(counts: Counts, life: Life) -> None:
+    """Count a life that was admitted: nothing that was refused or handed in before holds for it."""
+    watched = counts.watched(life.island)
+    watched.lives, watched.refused = watched.lives + 1, ""
+    watched.rejected, watched.handed_in = False, {}
+
+
 def adopted(counts: Counts, event: Adopted) -> None:
     """Count the steps since the learner handed the fragment in, if it did."""
     handed_in = counts.watched(event.life.island).handed_in.pop(event.fragment, None)

@@ -123,9 +123,7 @@ class Measures:
                 self._counts.merges_lost += max(0, lost)  # the stored version may be a later one
         for effect in effects:
             if isinstance(effect, Granted):
-                watched = self._counts.watched(effect.life.island)
-                watched.lives, watched.refused = watched.lives + 1, ""
-                watched.rejected, watched.handed_in = False, {}
+                island_measures.granted(self._counts, effect.life)
             if isinstance(effect, Void) and effect.distrusted:
                 self._counts.distrusted += isinstance(event, WORDS)
             if isinstance(effect, Refused):
