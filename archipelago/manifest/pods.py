@@ -69,6 +69,11 @@ def bucket_secret(site: Site) -> str:
     return f"{site.name}-bucket"
 
 
+def tracker_secret(site: Site) -> str:
+    """Return the name of the Secret with the variables of Weights & Biases."""
+    return f"{site.name}-wandb"
+
+
 def volumes(site: Site) -> list[Tree]:
     """Return the volumes of every pod: configuration, and runs on shared storage."""
     return [
@@ -90,7 +95,7 @@ def head_template(site: Site, config: Config) -> Tree:
     """Return the pod of the head."""
     size = {"cpu": str(HEAD_CPUS), "memory": HEAD_MEMORY}
     container = {
-        **_container("ray-head", site, config, size),
+        **_container("ray-head", site, config, size, control=True),
         "ports": [
             {"containerPort": 6379, "name": "gcs-server"},
             {"containerPort": 8265, "name": "dashboard"},
@@ -108,7 +113,7 @@ def worker_template(group: NodeGroup, site: Site, config: Config) -> Tree:
     size |= {name: str(count) for name, count in group.devices.items()}
     drain_s, kind = drain_seconds(config), "spare-capacity" if group.preemptible else "islands"
     container = {
-        **_container("ray-worker", site, config, size),
+        **_container("ray-worker", site, config, size, control=group.role is Role.CONTROL),
         "ports": [
             {"containerPort": RAY_METRICS_PORT, "name": "metrics"},
             {"containerPort": METRICS_PORT, "name": "run-metrics"},
@@ -139,8 +144,11 @@ def _tolerations(group: NodeGroup, site: Site) -> list[Tree]:
     return found
 
 
-def _container(name: str, site: Site, config: Config, size: Tree) -> Tree:
-    """Return what all Ray containers have in common; requests and limits are the same."""
+def _container(name: str, site: Site, config: Config, size: Tree, *, control: bool) -> Tree:
+    """Return what all Ray containers have in common; requests and limits are the same.
+
+    `control`: whether the fleet may run there, which alone talks to trackers.
+    """
     container: Tree = {
         "name": name,
         "image": site.image,
@@ -155,9 +163,11 @@ def _container(name: str, site: Site, config: Config, size: Tree) -> Tree:
             {"name": "runs", "mountPath": VOLUME},
         ],
     }
-    if buckets(config):
-        secret = {"name": bucket_secret(site), "optional": True}
-        container["envFrom"] = [{"secretRef": secret}]
+    secrets = [bucket_secret(site)] if buckets(config) else []
+    if control and "wandb" in config.monitor.track:
+        secrets.append(tracker_secret(site))
+    if secrets:
+        container["envFrom"] = [{"secretRef": {"name": each, "optional": True}} for each in secrets]
     return container
 
 

@@ -392,11 +392,15 @@ def test_pods_reach_what_the_configuration_names(
             if "ipBlock" in target
             for port in rule["ports"]
         }
-    templates = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
-    secrets = [each["template"]["spec"]["containers"][0].get("envFrom") for each in templates]
-    in_bucket = changes.keys() & {"data", "regions"}
-    named = [{"secretRef": {"name": "cpu-bucket", "optional": True}}] if in_bucket else None
-    assert secrets == [named] * len(templates)
+    bucket = ["cpu-bucket"] if changes.keys() & {"data", "regions"} else []
+    tracker = ["cpu-wandb"] if "wandb" in changes.get("monitor", {}).get("track", []) else []
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        (container,) = group["template"]["spec"]["containers"]
+        fleet = group.get("groupName") in (None, "archipelago-control")
+        assert container.get("envFrom", []) == [
+            {"secretRef": {"name": each, "optional": True}}
+            for each in [*bucket, *(tracker if fleet else [])]
+        ]
 
 
 def test_prometheus_reads_the_metrics_port_with_the_token() -> None:
