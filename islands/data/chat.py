@@ -4,7 +4,7 @@ A conversation is a list of messages, `{"role": ..., "content": ...}`. A Jinja t
 one text: the one of the tokenizer (`chat_template.jinja`, or `chat_template` in
 `tokenizer_config.json`), or else `PLAIN`. The answers are the messages of the role `assistant`. The
 text of an answer is what the template adds behind the prompt for it, so the token that ends a turn
-belongs to the answer.
+belongs to the answer. So does a token that reaches into an answer from the text before it.
 """
 
 from __future__ import annotations
@@ -150,17 +150,23 @@ class ChatEncoder:
         given = [text for text, _ in texts]
         found = self._tokenizer.encode_batch(given, add_special_tokens=False)
         return [
-            self._ended(np.array(each.ids, np.int64), [a for a, _ in each.offsets], spans, text)
+            self._ended(np.array(each.ids, np.int64), np.array(each.offsets), spans, text)
             for each, (text, spans) in zip(found, texts, strict=True)
         ]
 
     def _ended(
         self, ids: NDArray[np.int64], places: Any, spans: list[tuple[int, int]], text: str
     ) -> EncodedChat:
-        """Return the conversation with the tokens that begin and end a document."""
-        starts, answers = np.asarray(places, np.int64), np.zeros(len(ids), np.bool_)
+        """Return the conversation with the tokens that begin and end a document.
+
+        `places`: the first character of each token and the one behind it, [tokens, 2]. A token that
+        begins before an answer and reaches into it belongs to the answer: many tokenizers have one
+        token for a space and the word behind it.
+        """
+        starts, ends = np.asarray(places, np.int64).reshape(-1, 2).T
+        answers = np.zeros(len(ids), np.bool_)
         for begin, end in spans:
-            answers |= (starts >= begin) & (starts < end)
+            answers |= (np.maximum(ends, starts + 1) > begin) & (starts < end)
         last = bool(spans) and spans[-1][1] == len(text)
         begun = () if self.template.own else self.plain.start
         ended = () if len(ids) and ids[-1] == self.plain.end_token else (self.plain.end_token,)
@@ -182,10 +188,11 @@ class ChatEncoder:
 
 
 def _bytes(text: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the bytes of a text, and the place in the text of each byte's character."""
+    """Return the bytes of a text, and the places of each byte's character, [bytes, 2]."""
     widths = [len(character.encode()) for character in text]
     ids = np.frombuffer(text.encode(), np.uint8).astype(np.int64)
-    return ids, np.repeat(np.arange(len(text)), widths)
+    first = np.repeat(np.arange(len(text)), widths)
+    return ids, np.stack([first, first + 1], axis=1)
 
 
 def _checked(messages: object, special: re.Pattern[str] | None) -> list[dict[str, str]]:

@@ -106,6 +106,15 @@ def test_template_of_the_tokenizer_is_used_with_its_special_tokens(here: Path) -
     assert ids[-1] == plain.end_token
 
 
+def test_first_word_of_an_answer_is_counted_if_its_token_has_the_space_before_it() -> None:
+    content = trained(iter(["user: three metres\nassistant: Three metres.\n"] * 20), 400)
+    reader = encoder_of(content, "tok").tokenizer
+    encoder = ChatEncoder(encoder_of(content, "tok"), content, template_of(None))
+    (found,) = encoder.encoded([encoder.written(TALK)])
+    kept = [each for each, counts in zip(found.ids, found.answers, strict=True) if counts]
+    assert reader.decode(kept) == " Three metres.\nFour.\n"  # "Four" was never seen: no such token
+
+
 def test_blocks_of_generation_and_loop_controls_are_read() -> None:
     line = "{{ message.content }}\n"
     text = PLAIN.replace(line, f"{{% generation %}}{line}{{% endgeneration %}}")
