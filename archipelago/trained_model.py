@@ -122,7 +122,8 @@ class TrainedModel:
         if not (tokens := text.codec.encode(prompt)):
             raise UserMistake("the prompt is empty: give at least one character")
         params = jax.device_put(self.params)
-        yield from texts(text.codec, generated(text.decoder(), params, tokens, count, sampling))
+        found = generated(text.decoder(), params, tokens, count, sampling)
+        yield from texts(text.codec, found, tokens)
 
     def judged(
         self, source: str | None = None, windows: int = WINDOWS, tasks: Sequence[Path] = ()

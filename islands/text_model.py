@@ -22,6 +22,8 @@ Logits: TypeAlias = Callable[[Any, jax.Array], jax.Array]
 """(parameters, tokens int [B, T]) -> scores of the token after each position, [B, T, V]."""
 INCOMPLETE = "\ufffd"
 """The mark of bytes that are no text, or not yet."""
+CONTEXT = 8
+"""Tokens of a prompt that the first generated token is decoded with."""
 
 
 class TextCodec(Protocol):
@@ -263,15 +265,21 @@ def chosen(scores: Scores, sampling: Sampling, rng: np.random.Generator) -> int:
     return int(rng.choice(scaled.size, p=weights / weights.sum()))
 
 
-def texts(codec: TextCodec, tokens: Iterator[int]) -> Iterator[str]:
-    """Yield the text of tokens piece by piece, each character once it is complete."""
-    taken, shown = list[int](), ""
+def texts(codec: TextCodec, tokens: Iterator[int], before: Sequence[int] = ()) -> Iterator[str]:
+    """Yield the text of tokens piece by piece, each character once it is complete.
+
+    `before`: the tokens whose text comes before, such as a prompt. A token may have another text at
+    the beginning, such as a word without the space before it. So each piece is decoded together
+    with the tokens of the one before it, and not with all tokens.
+    """
+    recent = [*before[-CONTEXT:]]
+    shown = codec.decode(recent) if recent else ""
+    old = len(recent)
     for token in tokens:
-        taken.append(token)
-        text = codec.decode(taken)
-        if not text.endswith(INCOMPLETE) and text.startswith(shown):
+        recent.append(token)
+        text = codec.decode(recent)
+        if len(text) > len(shown) and not text.endswith(INCOMPLETE):
             yield text[len(shown) :]
-            shown = text
-    rest = codec.decode(taken)
-    if rest.startswith(shown) and len(rest) > len(shown):
-        yield rest[len(shown) :]
+            recent, old = recent[old:], len(recent) - old
+            shown = codec.decode(recent)
+    yield from filter(None, [codec.decode(recent)[len(shown) :]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 
 import jax
@@ -100,3 +101,30 @@ def test_text_comes_in_whole_characters() -> None:
     assert "€" in pieces
     cut = [*texts(Bytes(), islice(iter("a€".encode()), 3))]
     assert "".join(cut) == "a\ufffd"
+
+
+class Words:
+    """A codec of words, whose spaces are left out at the beginning, as in many tokenizers."""
+
+    def __init__(self, *words: str) -> None:
+        self.words, self.decoded = words, 0
+
+    def encode(self, text: str) -> list[int]:
+        return [self.words.index(f" {word}") for word in text.split()]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        self.decoded += len(tokens)
+        return "".join(self.words[token] for token in tokens).removeprefix(" ")
+
+
+def test_space_between_a_prompt_and_its_continuation_is_kept() -> None:
+    codec = Words(" my", " dear", " friend", "", "s", " ")
+    prompt, more = codec.encode("my dear"), [2, 3, 4, 5, 2, 3]
+    assert "".join(texts(codec, iter(more), prompt)) == " friends  friend"
+    assert "".join(texts(codec, iter(more))) == "friends  friend"
+
+
+def test_time_of_a_text_grows_with_its_length() -> None:
+    codec = Words(" my", " dear")
+    assert len("".join(texts(codec, iter([0, 1] * 500)))) == 500 * len(" my dear") - 1
+    assert codec.decoded < 10 * 1000
