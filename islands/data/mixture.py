@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.errors import UserMistake
-from islands.corpus import HELDOUT, Corpus, in_epochs, joined_batches, windows_in
+from islands.corpus import HELDOUT, TRAIN, Corpus, in_epochs, joined_batches, windows_in
 from islands.permutation import permuted
 from islands.sources import DataSpec
 
@@ -66,7 +66,7 @@ class MixedCorpus:
 
         The result is the number of a window among those of all sources.
         """
-        sources, places = self._sources(positions, seed, 0)
+        sources, places = self._sources(positions, seed, TRAIN)
         found = np.empty_like(positions)
         for number, size in enumerate(self._sizes.tolist()):
             is_here = sources == number
@@ -90,15 +90,21 @@ class MixedCorpus:
         return HeldOutMixture(self, batch_size)
 
     def heldout_windows(self) -> int:
-        """Return how many held-out windows keep the shares of the mixture."""
-        there = [windows_in(corpus.heldout, self.spec.window) for corpus in self.corpora]
-        fits = [count * PATTERN // share for count, share in zip(there, self._counts, strict=True)]
-        whole = int(min(fits) // PATTERN * PATTERN)
-        return whole or max(1, min(*there, PATTERN))
+        """Return how many held-out windows keep the shares of the mixture, none of them twice.
+
+        These are whole repetitions of the pattern. If a source has too few windows for one, they
+        are the beginning of the pattern, up to the place where that source would need one more.
+        """
+        sizes = [windows_in(corpus.heldout, self.spec.window) for corpus in self.corpora]
+        there = np.array(sizes, np.int64)
+        if whole := int(np.min(there // self._counts)):
+            return whole * PATTERN
+        order, ranks = self._pattern((self.spec.seed, ORDER, HELDOUT, 0))
+        return int(np.argmax(ranks >= there[order]))
 
     def heldout_cut(self, positions: NDArray[np.int64]) -> Any:
         """Return the held-out windows at these positions of their fixed order."""
-        sources, places = self._sources(positions, self.spec.seed, 1)
+        sources, places = self._sources(positions, self.spec.seed, HELDOUT)
         found, order = list[Any](), list[NDArray[np.int64]]()
         for number, corpus in enumerate(self.corpora):
             rows = np.flatnonzero(sources == number)

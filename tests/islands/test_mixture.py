@@ -87,9 +87,20 @@ def test_heldout_windows_have_the_shares_and_no_window_twice() -> None:
     assert np.bincount(first // 100_000).tolist() == [700, 300]
     assert len(set(first.tolist())) == PATTERN
     np.testing.assert_array_equal(batches[3], corpus.heldout_batches(50)[3])
-    small = mixed([1, 1], [5, 500]).heldout_batches(2)
-    assert len(small) == 2
-    assert small[0].shape == (2, WINDOW + 1)
+
+
+@pytest.mark.parametrize(("weights", "sizes"), [([1, 9], [90, 5000]), ([1, 1], [5, 500])])
+def test_small_source_leaves_as_many_heldout_windows_as_its_share_allows(
+    weights: list[float], sizes: list[int]
+) -> None:
+    corpus = mixed(weights, sizes)
+    batches = [*corpus.heldout_batches(2)]
+    first = np.concatenate([batch[:, 0] for batch in batches])
+    assert len({*first.tolist()}) == len(first)
+    own = np.count_nonzero(first < 100_000)
+    assert own in (sizes[0] - 1, sizes[0])  # the last of an odd number may have no batch
+    share = weights[0] / sum(weights)
+    assert 0.7 * share < own / len(first) < 1.4 * share
 
 
 @settings(max_examples=200, deadline=None)
