@@ -30,6 +30,8 @@ HELDOUT_MOST = 10_000
 """The most examples that are held out, whatever `data.heldout_percent` makes of a large dataset."""
 NARROW = {"int64": np.int32, "uint64": np.uint32, "float64": np.float32}
 """Types that arrays of 64 bits are converted to."""
+NO_NUMBERS = "OSUMm"
+"""The kinds of NumPy types that are objects, texts and times."""
 
 
 _Form: TypeAlias = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
@@ -140,11 +142,13 @@ class _Dataset:
     def cut(self, numbers: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Read these examples, and return them as one batch.
 
-        Errors: `ValueError` if an example has other arrays than the first one.
+        Errors: `ValueError` if an example has other arrays than the first one, or values that no
+        batch can have.
         """
         wanted = [int(number) for number in numbers]
         reads = map if self.pool is None else self.pool.map
-        rows = [_arrays(each) for each in reads(self.examples.__getitem__, wanted)]
+        read = reads(self.examples.__getitem__, wanted)
+        rows = [_arrays(number, each) for number, each in zip(wanted, read, strict=True)]
         first = _form(rows[0])
         for number, row in zip(wanted, rows, strict=True):
             if (form := _form(row)) != first:
@@ -188,18 +192,37 @@ class _Heldout(Sequence[Batch]):
         return self._examples.cut(self._examples.heldout(places))
 
 
-def _arrays(example: Any) -> dict[str, NDArray[Any]]:
+def _arrays(number: int, example: Any) -> dict[str, NDArray[Any]]:
     if not isinstance(example, Mapping) or not example:
         raise ValueError(
             f"an example of the dataset is a {type(example).__name__}: it must be a mapping of "
             "arrays or numbers by name"
         )
-    return {str(name): _narrow(np.asarray(array)) for name, array in example.items()}
+    return {str(name): _narrow(number, name, np.asarray(array)) for name, array in example.items()}
 
 
-def _narrow(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array of 64 bits as one of 32, as JAX has them."""
-    return array.astype(NARROW.get(array.dtype.name, array.dtype), copy=False)
+def _narrow(number: int, name: object, array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array of 64 bits as one of 32, as JAX has them.
+
+    Errors: `ValueError` if it holds no numbers, or one that needs more than 32 bits.
+    """
+    if array.dtype.kind in NO_NUMBERS:
+        what = "text" if array.dtype.kind in "SU" else f"values of type {array.dtype}"
+        raise ValueError(
+            f"example {number} of the dataset has {what} in {name!r}, which no batch can have: "
+            "return arrays or numbers only, such as token ids"
+        )
+    if (narrow := NARROW.get(array.dtype.name)) is None:
+        return array
+    if array.size and np.issubdtype(narrow, np.integer):
+        bounds = np.iinfo(narrow)
+        for found in (int(array.min()), int(array.max())):
+            if not bounds.min <= found <= bounds.max:
+                raise ValueError(
+                    f"example {number} of the dataset has {found} in {name!r}, which needs more "
+                    "than 32 bits: leave it out, or make it smaller"
+                )
+    return array.astype(narrow)
 
 
 def _form(example: Mapping[str, NDArray[Any]]) -> _Form:

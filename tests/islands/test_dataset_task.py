@@ -155,6 +155,10 @@ def test_large_dataset_is_read_as_batches_need_it() -> None:
             r"has x float32\[[12]\], and example \d+ x float32\[[12]\]",
         ),
         ([{"x": 1} if n % 2 else {"y": 1} for n in range(COUNT)], r"has [xy] int32\[\]"),
+        ([{"x": 1, "t": "word"}] * COUNT, r"example \d+ of the dataset has text in 't'"),
+        ([{"x": None}] * COUNT, "has values of type object in 'x'"),
+        ([{"x": 2**31}] * COUNT, "has 2147483648 in 'x', which needs more than 32 bits"),
+        ([{"x": np.array([0, -(2**40)])}] * COUNT, "has -1099511627776 in 'x'"),
     ],
 )
 def test_wrong_examples_are_refused_before_anything_starts(examples: list[Any], says: str) -> None:
