@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from cluster.storage.files import json_text
-from coordinator.errors import UserMistake
+from coordinator.errors import SourceMistake, UserMistake
 from islands.data.buckets import SourceFile
 from islands.sources import DataSpec, root_and_files
 
@@ -39,6 +39,7 @@ WORDS = range(8, 31)
 """Words of a sentence for a cloze question."""
 LEAST_WORD = 4
 """The shortest word that is left out, in letters."""
+GZIP = ".gz"
 MANUAL = re.compile(r"^(?P<name>[A-Za-z][\w.+:-]*)(?:, [^ ]+)* (?:\\-|-|\\\(em) (?P<text>\S.*)$")
 """The line of a manual page below its heading NAME."""
 ROFF = re.compile(r"\\f[BIRP]|\\-|\\&")
@@ -102,17 +103,24 @@ def _row(
 
 
 def _files(data: DataSpec) -> Sequence[SourceFile]:
-    """Return the files of a source: manual pages that are packed by gzip, or else texts.
+    """Return the files of a source: texts, and files that are packed by gzip, as manual pages are.
 
     Errors: `UserMistake` if there are none.
     """
     given, packed = Path(data.source).expanduser(), list[Path]()
     if given.is_dir():
-        packed = sorted(given.rglob("*.gz"))
+        packed = sorted(given.rglob(f"*{GZIP}"))
+    elif given.is_file():
+        packed = [given] if given.suffix == GZIP else []
     elif glob.has_magic(data.source):
         found = map(Path, glob.glob(str(given), recursive=True))
-        packed = sorted(path for path in found if path.suffix == ".gz")
-    return packed or root_and_files(data)[1]
+        packed = sorted(path for path in found if path.suffix == GZIP)
+    try:
+        return [*root_and_files(data)[1], *packed]
+    except SourceMistake:
+        if not packed:
+            raise
+        return packed
 
 
 def _text_of(file: SourceFile) -> str:
@@ -120,7 +128,7 @@ def _text_of(file: SourceFile) -> str:
     try:
         with file.open("rb") as stream:
             content = stream.read()
-        if file.suffix == ".gz":
+        if file.suffix == GZIP:
             content = gzip.decompress(content)
         return content.decode()
     except (OSError, EOFError, UnicodeDecodeError, zlib.error):

@@ -28,6 +28,10 @@ STDLIB_WITHOUT = frozenset({"site-packages", "dist-packages", "test", "__pycache
 """Folders left out: installed packages, and `test`, which many distributions do not ship."""
 SNIFFED_BYTES = 8000
 """Bytes that are searched for a byte 0, which marks a binary file; git has the same rule."""
+COMPRESSED = frozenset(
+    {".gz", ".bgz", ".bz2", ".xz", ".lzma", ".zst", ".lz4", ".zip", ".7z", ".tgz"}
+)
+"""The suffixes of compressed files, which are not read."""
 SAVED_SPLITS, SAVED_STATE = "dataset_dict.json", "state.json"
 """Files of a dataset that the package `datasets` saved: of all splits, and of one."""
 
@@ -107,6 +111,13 @@ def root_and_files(data: DataSpec) -> tuple[Path | str, list[SourceFile]]:
     Errors: `UserMistake` if there are none.
     """
     root, found, is_named = _found(data)
+    packed = [file for file in found if file.suffix.lower() in COMPRESSED]
+    found = [file for file in found if file.suffix.lower() not in COMPRESSED]
+    if packed and not found:
+        raise SourceMistake(
+            f"data.source = {plain_uri(data.source)!r}: {packed[0].name} is compressed, and its "
+            "bytes are no text: unpack it, or write it as Parquet, which is compressed inside"
+        )
     if is_named:
         return root, found
     readable = [file for file in found if is_table(file, data.column)]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coordinator.errors import UserMistake
 from islands.data.buckets import SourceFile
 from islands.data.damage import Damage, DamageKind
-from islands.data.formats import FileFormat
+from islands.data.formats import PARQUET, FileFormat
 from islands.data.json_lines import LARGEST_DOCUMENT_BYTES
 
 BATCH_BYTES, BATCH_ROWS = 2**23, 2**13
@@ -115,9 +115,13 @@ def _short(error: BaseException) -> str:
 @contextmanager
 def _parquet(table: TableFile) -> Generator[Any]:
     pq: Any = import_module("pyarrow.parquet")
+    suffix, what = table.file.suffix, "Parquet"
+    if suffix.lower() not in PARQUET:
+        what = f"Parquet, as which a file {suffix or 'without a suffix'} is read (for JSON lines "
+        what += "name it .jsonl, for Arrow .arrow)"
     with ExitStack() as stack:
         stream = stack.enter_context(table.file.open("rb"))
-        with _plainly(table.file, "Parquet"):
+        with _plainly(table.file, what):
             found = pq.ParquetFile(stream, page_checksum_verification=True)
         yield found
 

@@ -188,6 +188,13 @@ def test_definitions_come_from_manual_pages(here: Path) -> None:
         assert choices[answer] == f"print the {name} of number {WORDS.index(name)}"
 
 
+def test_packed_file_in_a_folder_does_not_hide_its_texts(here: Path) -> None:
+    lines = (f"def f{n}():\n    '''Return {n} words of a text.'''\n" for n in range(20))
+    (here / "functions.py").write_text("".join(lines))
+    (here / "fixture.gz").write_bytes(gzip.compress(b"x"))
+    assert len(questions_from(QuestionKind.DEFINITIONS, source(here), 10, 0)) == 10
+
+
 def test_cloze_leaves_the_last_word_out(here: Path) -> None:
     sentences = [f"This is sentence number {n} and it ends with the word {w}." for n, w in
                  enumerate(WORDS)]  # fmt: skip

@@ -337,6 +337,15 @@ def test_refuses_an_empty_folder(tmp_path: Path) -> None:
     assert "no Parquet file" in mistake(data_spec(str(tmp_path), column="text"))
 
 
+def test_refuses_compressed_files_and_reads_those_beside_them(folder: Path) -> None:
+    whole = read_corpus(data_spec(str(folder), lease_windows=8)).fingerprint
+    for name in ("a.txt.gz", "b.jsonl.zst"):
+        (folder / name).write_bytes(b"\x1f\x8b" * 5000)  # no byte 0, as in a text
+        assert f"{name} is compressed" in mistake(data_spec(str(folder / name)))
+    assert "is compressed" in mistake(data_spec(str(folder / "*.gz")))
+    assert read_corpus(data_spec(str(folder), lease_windows=8)).fingerprint == whole
+
+
 def test_reports_unreadable_files(folder: Path) -> None:
     for name in ("a", "b"):
         (folder / name).symlink_to("/proc/self/mem")  # a file that opens and cannot be read
@@ -375,6 +384,9 @@ def test_reports_mistakes_in_parquet_columns(parquet: Callable[..., DataSpec]) -
 def test_refuses_a_file_that_is_not_parquet(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("this is text")
     assert "cannot be read" in mistake(data_spec(str(tmp_path / "a.parquet"), column="text"))
+    (tmp_path / "a.json").write_text('[{"text": "a"}]')
+    said = mistake(data_spec(str(tmp_path / "a.json"), column="text"))
+    assert "as which a file .json is read (for JSON lines name it .jsonl" in said
 
 
 def test_reports_all_problems_at_once(tmp_path: Path) -> None:
