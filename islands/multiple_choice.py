@@ -69,11 +69,11 @@ def read_questions(path: Path, option: str) -> list[Question]:
     """
     where = f"{option} {path}"
     try:
-        lines = path.expanduser().read_text(encoding="utf-8").splitlines()
+        text = path.expanduser().read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserMistake(f"{where}: it cannot be read: {error}") from error
     found, problems = list[Question](), list[str]()
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.split("\n"), 1):  # JSON may hold U+2028 and U+0085
         if not line.strip():
             continue
         question = _question(line)

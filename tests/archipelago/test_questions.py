@@ -148,6 +148,15 @@ def test_all_problems_of_a_file_are_named(here: Path) -> None:
         read_questions(here / "nowhere.jsonl", "--tasks")
 
 
+def test_lines_end_at_line_ends_only(here: Path) -> None:
+    text = "a\u2028b\x85c"  # each of them is a line end for `str.splitlines`
+    row = {"question": text, "choices": [text, "e"], "answer": 0}
+    line = json.dumps(row, ensure_ascii=False)
+    (here / "q.jsonl").write_bytes(b"\xef\xbb\xbf" + f"{line}\r\n\n{line}\n".encode())
+    found = read_questions(here / "q.jsonl", "--tasks")
+    assert [each.question for each in found] == [text, text]
+
+
 def test_made_file_is_read_back(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("data", "questions", "definitions", EMAIL, "d.jsonl", "--count", "50") == 0
     assert "d.jsonl: 50 questions (definitions)" in capsys.readouterr().out
