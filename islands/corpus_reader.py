@@ -16,7 +16,7 @@ from islands.corpus import Corpus, windows_in
 from islands.data import text_tokens, token_index
 from islands.data.buckets import SourceFile, identity, names_below, plain_uri, size_of
 from islands.data.damage import Damage
-from islands.data.directory_checks import unfit
+from islands.data.directory_checks import end_outside, unfit
 from islands.data.encoding import dtype_of
 from islands.data.joined_tokens import JoinedTokens, TokenPart, divided
 from islands.data.mixture import MixedCorpus
@@ -133,10 +133,12 @@ def _of_files(data: DataSpec, vocabulary: int, problems: list[str]) -> _Read | N
             f"text is read as {BYTES} bytes, the task has a vocabulary of {vocabulary}: "
             "give token ids (data.tokens = true) or take a task for bytes"
         )
+    end = data.end_token if isinstance(data.end_token, int) else None
+    if data.tokens and end is not None:
+        problems += end_outside(end, vocabulary)
     root, files = root_and_files(data)
     if problems:
         return None
-    end = data.end_token if isinstance(data.end_token, int) else None
     if not data.tokens:
         end = SEPARATOR if encoder is None else encoder.end_token
     are_texts = all(is_text(file, data) for file in files)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from islands.data.text_tokens import encoder_of, tokenizer_bytes
+from islands.data.text_tokens import BYTES, SEPARATOR, encoder_of, tokenizer_bytes
 from islands.data.token_index import TokenDirectory
 from islands.sources import DataSpec
 
@@ -22,8 +22,10 @@ def unfit(directory: TokenDirectory, data: DataSpec, vocabulary: int) -> list[st
             f"data.source = {name!r} is a token directory, which has no columns: leave out "
             "data.column and data.tokens"
         )
+    end = data.end_token if isinstance(data.end_token, int) else None
     if data.tokenizer is not None:
         given = encoder_of(tokenizer_bytes(data.tokenizer), data.tokenizer, data.end_token)
+        end = given.end_token if data.end_token is not None else None
         if given.sha256 != index.tokenizer_sha256:
             kept = index.tokenizer_sha256 or "none"
             found.append(
@@ -31,4 +33,25 @@ def unfit(directory: TokenDirectory, data: DataSpec, vocabulary: int) -> list[st
                 f"than data.tokenizer = {data.tokenizer!r} ({given.sha256[:12]}): leave that key "
                 "out, or tokenize the source with it"
             )
+    ended_by_us = index.tokenizer is not None or (index.vocabulary, index.end_token) == (
+        BYTES,
+        SEPARATOR,
+    )
+    if end is not None and ended_by_us and end != index.end_token:
+        found.append(
+            f"data.end_token = {data.end_token!r}: the documents of {name!r} end with the token "
+            f"{index.end_token}: leave that key out"
+        )
+    elif end is not None and not ended_by_us:
+        found += end_outside(end, index.vocabulary)
     return found
+
+
+def end_outside(end_token: int, vocabulary: int) -> list[str]:
+    """Return why an id cannot end documents of a vocabulary; empty if it can."""
+    if end_token < vocabulary:
+        return []
+    return [
+        f"data.end_token = {end_token}: no document ends with it, as ids run from 0 to "
+        f"{vocabulary - 1:,}: name the id of the token that ends each document"
+    ]

@@ -151,6 +151,10 @@ def _impossible(data: DataSpec, options: TokenizeOptions) -> list[str]:
             "--end-token is for a tokenizer or for ids; bytes end with a byte 0",
         ),
         (
+            not isinstance(data.end_token, int) or data.end_token < (options.vocabulary or largest),
+            f"--end-token {data.end_token}: must be less than --vocabulary {options.vocabulary}",
+        ),
+        (
             options.shard_tokens >= SMALLEST_SHARD,
             f"--shard-tokens {options.shard_tokens}: at least {SMALLEST_SHARD}",
         ),

@@ -317,6 +317,28 @@ def test_another_tokenizer_than_the_directory_has_is_refused(lines: Path, tmp_pa
     read_corpus(same, 290)
 
 
+def test_end_token_that_ends_no_document_is_refused(lines: Path, tmp_path: Path) -> None:
+    tokenized(spec(lines), tmp_path / "bytes")
+    tokenized(spec(lines), tmp_path / "own", TokenizeOptions(train_vocabulary=290))
+    for name in ("bytes", "own"):
+        message = refused(lambda name=name: read_corpus(spec(tmp_path / name, None, end_token=5)))
+        assert "end with the token 0: leave that key out" in message
+    read_corpus(spec(tmp_path / "own", None, end_token=0), 290)
+    ids = tmp_path / "ids.jsonl"
+    ids.write_text('{"ids": [1, 2, 3, 4, 5, 6, 7, 8]}\n' * 400)
+    numbers = spec(ids, "ids", tokens=True, end_token=300)
+    assert "ids run from 0 to 255" in refused(lambda: read_corpus(numbers))
+    read_corpus(replace(numbers, end_token=8))
+    options = TokenizeOptions(vocabulary=100, shard_tokens=SHARD)
+    message = refused(lambda: tokenized(replace(numbers, end_token=100), tmp_path / "no", options))
+    assert "--end-token 100: must be less than --vocabulary 100" in message
+    tokenized(replace(numbers, end_token=None), tmp_path / "numbers", options)
+    later = spec(tmp_path / "numbers", None, end_token=8)
+    assert read_corpus(later).end_token == 8
+    message = refused(lambda: read_corpus(replace(later, end_token=100)))
+    assert "ids run from 0 to 99" in message
+
+
 def test_damaged_directories_are_refused(lines: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     index = tokenized(spec(lines), out)
