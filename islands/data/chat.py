@@ -28,6 +28,8 @@ MESSAGES = "messages"
 """The usual field of a conversation."""
 TEMPLATE, SETTINGS = "chat_template.jinja", "tokenizer_config.json"
 """The files beside a tokenizer that may have a template."""
+DEFAULT = "default"
+"""The name of the template that is used if the settings have several."""
 PLAIN = (
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
@@ -65,7 +67,7 @@ class EncodedChat:
 def template_of(tokenizer: str | None) -> ChatTemplate:
     """Return the template beside a tokenizer's file; `PLAIN` if there is none.
 
-    Errors: `UserMistake` if the settings are no JSON.
+    Errors: `UserMistake` if the settings are no JSON, or have no template to use among several.
     """
     if tokenizer is None:
         return ChatTemplate(PLAIN, own=False)
@@ -78,9 +80,18 @@ def template_of(tokenizer: str | None) -> ChatTemplate:
         text = settings.get("chat_template")
         if (folder / TEMPLATE).is_file():
             text = (folder / TEMPLATE).read_text(encoding="utf-8")
-    except (OSError, ValueError, AttributeError) as error:
+        if isinstance(text, list):
+            text = {each["name"]: each["template"] for each in text}[DEFAULT]
+        if not isinstance(text, str | None):
+            raise TypeError(f"chat_template is a {type(text).__name__}, and no text")
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise UserMistake(f"{folder}: the chat template cannot be read: {error}") from error
-    if not isinstance(text, str):
+    except KeyError as error:
+        raise UserMistake(
+            f"{folder}: {SETTINGS} has several chat templates, and none has the name {DEFAULT!r}: "
+            f"write the one to use to {TEMPLATE}"
+        ) from error
+    if text is None:
         return ChatTemplate(PLAIN, own=False)
     return ChatTemplate(text, True, _token(settings, "bos_token"), _token(settings, "eos_token"))
 

@@ -115,6 +115,25 @@ def test_first_word_of_an_answer_is_counted_if_its_token_has_the_space_before_it
     assert reader.decode(kept) == " Three metres.\nFour.\n"  # "Four" was never seen: no such token
 
 
+def test_one_of_several_templates_is_used_by_its_name(here: Path) -> None:
+    tokenizer(here / "tok")
+
+    def given(*names: str, template: object = TURNS) -> None:
+        several = [{"name": name, "template": template} for name in names]
+        settings = {"chat_template": several or template}
+        (here / "tok" / "tokenizer_config.json").write_text(json.dumps(settings))
+
+    given("rag", "default")
+    assert template_of("tok") == ChatTemplate(TURNS, own=True)
+    given("rag", "tool_use")
+    with pytest.raises(UserMistake, match=r"none has the name 'default': write the one to use"):
+        template_of("tok")
+    for wrong in (7, {"default": TURNS}, [TURNS]):
+        given(template=wrong)
+        with pytest.raises(UserMistake, match="the chat template cannot be read"):
+            template_of("tok")
+
+
 def test_blocks_of_generation_and_loop_controls_are_read() -> None:
     line = "{{ message.content }}\n"
     text = PLAIN.replace(line, f"{{% generation %}}{line}{{% endgeneration %}}")
