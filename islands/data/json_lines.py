@@ -181,4 +181,9 @@ def ids_of(file: SourceFile, end: int, value: object, damage: Damage) -> Any:
         where = f"{file}: the line that ends at byte {end:,}"
         damage.found(DamageKind.NOT_JSON, f"{where} has no list of token ids in the field")
         return None
-    return np.array(value, np.int64)
+    try:
+        return np.array(value, np.int64)
+    except OverflowError:
+        where = f"{file}: the line that ends at byte {end:,}"
+        damage.found(DamageKind.NOT_JSON, f"{where} has a token id of more than 64 bits")
+        return None

@@ -239,6 +239,17 @@ def test_damaged_line_is_refused_or_left_out(
     assert damage.counts == {kind.value: 1}
 
 
+def test_token_id_beyond_64_bits_is_refused_or_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"ids": [1, 2]}\n{"ids": [3, 100000000000000000000]}\n')
+    file = DocumentFile(tmp_path / "a.jsonl", "ids", True)
+    with pytest.raises(UserMistake, match="has a token id of more than 64 bits"):
+        _ = [*file.ids(0, file.extent(), Damage(skip=False))]
+    damage = Damage(skip=True)
+    (batch,) = file.ids(0, file.extent(), damage)
+    assert batch.ids.tolist() == [1, 2]
+    assert damage.counts == {DamageKind.NOT_JSON.value: 1}
+
+
 def test_huge_document_is_refused_or_left_out(tmp_path: Path) -> None:
     texts = ["small", "x" * (json_lines.LARGEST_DOCUMENT_BYTES + 1), "small too"]
     write_lines(tmp_path / "a.jsonl", texts)
