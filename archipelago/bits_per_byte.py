@@ -18,6 +18,14 @@ from islands.data.segments import mask_of, tokens_of
 from islands.task import Task
 from islands.text_model import TextCodec, reads_bytes
 
+LARGEST_LOSS = 700.0
+"""The largest loss whose perplexity a float can hold, nearly."""
+
+
+def perplexity(loss: float) -> float:
+    """Return exp(loss); of a loss above `LARGEST_LOSS`, as of a regression, that of this bound."""
+    return math.exp(min(loss, LARGEST_LOSS))
+
 
 class BitsPerByte(NamedTuple):
     """A loss in bits per byte, or the reason why it is not known."""

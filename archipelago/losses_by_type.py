@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from archipelago.bits_per_byte import text_bytes
+from archipelago.bits_per_byte import perplexity, text_bytes
 from islands.data import token_index
 from islands.data.buckets import names_below
 from islands.data.damage import Damage
@@ -144,6 +144,4 @@ class _Loss:
 def _result(kind: str, total: _Sums) -> TypeLoss:
     loss = total.nats / total.tokens
     bits = total.nats / math.log(2) / max(1, total.bytes)
-    return TypeLoss(
-        kind, total.files, total.tokens, total.bytes, loss, math.exp(min(loss, 700.0)), bits
-    )
+    return TypeLoss(kind, total.files, total.tokens, total.bytes, loss, perplexity(loss), bits)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,7 +43,7 @@ class Judgement:
     heldout_loss: float
     """Loss in nats per token, over the same windows as in the run's own evaluations."""
     perplexity: float
-    """exp(loss)."""
+    """exp(loss), at most that of 700 nats."""
     bits_per_byte: float | None
     """Loss in bits per byte of text; None if the bytes of the tokens are not known."""
     bits_per_byte_missing: str | None
@@ -144,7 +143,7 @@ class TrainedModel:
                 "read its held-out data from `source` of its DataSpec"
             )
         scores = self._scores(tasks)
-        from archipelago.bits_per_byte import bits_per_byte
+        from archipelago.bits_per_byte import bits_per_byte, perplexity
         from archipelago.losses_by_type import losses_by_type
         from cluster.workers.assembly import data_spec, task_of
         from cluster.workers.evaluator import EVALUATION_BATCH, FINAL_WINDOWS, Evaluator
@@ -169,7 +168,7 @@ class TrainedModel:
             self.step,
             ", ".join(read) if own is None else f"{READ_BY}{own}",
             loss,
-            math.exp(loss),
+            perplexity(loss),
             bits.value,
             bits.missing,
             evaluator.metrics,

@@ -189,6 +189,13 @@ def test_eval_names_the_task_that_reads_its_own_data(
     assert out.startswith("own on data read by archipelago.examples.small_task:task: ")
 
 
+def test_large_loss_has_a_finite_perplexity(own_data: Path) -> None:
+    large = {path: 1e4 * leaf for path, leaf in parameters_of(own_data).items()}
+    found = TrainedModel("own", load(own_data / "config.toml"), large, None).judged(windows=0)
+    assert found.heldout_loss > 710
+    assert math.isfinite(found.perplexity)
+
+
 def test_another_source_is_refused_for_a_task_with_its_own_data(
     own_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
