@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO, Any
 
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from coordinator.errors import UserMistake
@@ -33,12 +34,16 @@ def frozen_file(path: str | Path, sha256: str) -> Callable[[], dict[str, Any]]:
     Raises:
         UserMistake: When called: there is no such file, or it has another content.
     """
-    given = str(path)
+    given = str(path) if in_bucket(str(path)) else str(Path(path).expanduser())
 
     def load() -> dict[str, Any]:
         try:
             with _checked(given, sha256.lower()) as checked:
                 return nested(load_file(checked))
+        except SafetensorError as error:
+            raise UserMistake(
+                f"frozen arrays: {plain_uri(given)} is no safetensors file: {error}"
+            ) from error
         except OSError as error:
             why = error.strerror or str(error)
             raise UserMistake(f"frozen arrays: {plain_uri(given)} cannot be read: {why}") from error

@@ -436,6 +436,16 @@ def test_another_base_is_refused_with_both_digests(adapted: Task, base: tuple[Pa
         frozen_of(adapted)
 
 
+def test_frozen_file_of_another_format_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "base.bin").write_bytes(b"no safetensors")
+    digest = hashlib.sha256(b"no safetensors").hexdigest()
+    with pytest.raises(UserMistake, match=r"base.bin is no safetensors file"):
+        frozen_file("~/base.bin", digest)()
+
+
 def test_frozen_arrays_and_loss_must_agree(adapted: Task) -> None:
     missing = replace(adapted, frozen=None)
     (problem,) = of_loss(missing, shapes_of(missing), BATCH)
