@@ -28,7 +28,7 @@ from islands.user_lines import line_in
 
 HELDOUT_MOST = 10_000
 """The most examples that are held out, whatever `data.heldout_percent` makes of a large dataset."""
-NARROW = {"int64": np.int32, "uint64": np.uint32, "float64": np.float32}
+NARROW: Mapping[str, type[Any]] = {"int64": np.int32, "uint64": np.uint32, "float64": np.float32}
 """Types that arrays of 64 bits are converted to."""
 NO_NUMBERS = "OSUMm"
 """The kinds of NumPy types that are objects, texts and times."""
@@ -214,7 +214,7 @@ def _narrow(number: int, name: object, array: NDArray[Any]) -> NDArray[Any]:
         )
     if (narrow := NARROW.get(array.dtype.name)) is None:
         return array
-    if array.size and np.issubdtype(narrow, np.integer):
+    if array.size and array.dtype.kind in "iu":
         bounds = np.iinfo(narrow)
         for found in (int(array.min()), int(array.max())):
             if not bounds.min <= found <= bounds.max:

@@ -190,7 +190,7 @@ def test_eval_names_the_task_that_reads_its_own_data(
 
 
 def test_large_loss_has_a_finite_perplexity(own_data: Path) -> None:
-    large = {path: 1e4 * leaf for path, leaf in parameters_of(own_data).items()}
+    large = {path: np.float32(1e4) * leaf for path, leaf in parameters_of(own_data).items()}
     found = TrainedModel("own", load(own_data / "config.toml"), large, None).judged(windows=0)
     assert found.heldout_loss > 710
     assert math.isfinite(found.perplexity)
