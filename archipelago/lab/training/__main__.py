@@ -28,6 +28,11 @@ def main() -> int:
     path = Path(sys.argv[1])
     try:
         if path.is_dir():
+            if len(sys.argv) > 2:
+                raise UserMistake(
+                    f"{' '.join(sys.argv[2:])}: a run is trained again as it was; to change it, "
+                    f"give a file instead, such as {path / 'config.toml'}"
+                )
             learned = train_again(path, Virtual())
         else:
             config, virtual = load(path, sys.argv[2:])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 
 from cluster.storage.playback import TapeRow
 from cluster.storage.state_history import relive
@@ -22,9 +23,12 @@ class Renumbered:
     To its user it seems to read those that it was given.
     """
 
-    def __init__(self, stream: StreamLike, read: deque[int]) -> None:
-        """Wrap a stream; `read` holds the lease to read for each added one, and is used up."""
-        self._stream, self._read = stream, read
+    def __init__(self, stream: StreamLike, read: deque[int], more: Iterator[int]) -> None:
+        """Wrap a stream; `read` holds the lease to read for each added one, and is used up.
+
+        Leases added after that are read from `more`.
+        """
+        self._stream, self._read, self._more = stream, read, more
         self._given: dict[int, int] = {}  # lease that is read: lease that it stands for
 
     @property
@@ -33,13 +37,8 @@ class Renumbered:
         return self._stream.batch_size
 
     def add(self, lease: Lease) -> None:
-        """Add the lease that stands for this one.
-
-        Errors: `ValueError` if there are no more leases to read.
-        """
-        if not self._read:
-            raise ValueError(f"{lease} is one more than the tape has for this island")
-        number = self._read.popleft()
+        """Add the lease that stands for this one."""
+        number = self._read.popleft() if self._read else next(self._more)
         self._given[number] = lease.number
         self._stream.add(replace(lease, number=number))
 
@@ -57,6 +56,22 @@ class Renumbered:
     def remaining(self) -> int:
         """Windows left in the leases held."""
         return self._stream.remaining
+
+
+class GivenLeases:
+    """The leases that replace the granted ones, by island.
+
+    An island that needs more of them than it has reads new ones, which no island has read.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self._left = {island: deque(numbers) for island, numbers in reading.items()}
+        read = [number for numbers in reading.values() for number in numbers]
+        self._more = count(max(read, default=-1) + 1)
+
+    def stream(self, island: Island, stream: StreamLike) -> StreamLike:
+        """Return a life's stream as one that reads the island's leases, from where it stopped."""
+        return Renumbered(stream, self._left.setdefault(island, deque()), self._more)
 
 
 def reading_of(rule: Rule, rows: Iterable[TapeRow]) -> dict[Island, list[int]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
 from archipelago.lab.training.compiled_parts import CompiledParts
-from archipelago.lab.training.lease_source import Reading, Renumbered
+from archipelago.lab.training.lease_source import GivenLeases, Reading
 from archipelago.lab.training.process import TrainingProcess
 from archipelago.lab.training.timing import Timing
 from archipelago.lab.virtual.network import VirtualNetwork
@@ -66,9 +65,7 @@ class TrainingNetwork(VirtualNetwork[TrainingProcess, LinkedPlace]):
         """Connect the places of a site; `reading` replaces the leases that the rules grant."""
         super().__init__(site)
         self.timing, self.shards, self._config, self._kit = timing, shards, config, kit
-        self._reading: dict[Island, deque[int]] | None = None
-        if reading is not None:
-            self._reading = {name: deque(numbers) for name, numbers in reading.items()}
+        self._given = None if reading is None else GivenLeases(reading)
 
     # --- processes --------------------------------------------------------------------------------
 
@@ -137,6 +134,4 @@ class TrainingNetwork(VirtualNetwork[TrainingProcess, LinkedPlace]):
         """Return an island's data stream, which reads the leases of the tape if there is one."""
         group = group_of(self._config, island)
         stream = self._kit.tasks[group.group].stream(group.batch_size)
-        if self._reading is None:
-            return stream
-        return Renumbered(stream, self._reading[island])
+        return stream if self._given is None else self._given.stream(island, stream)

@@ -9,7 +9,7 @@ from cluster.config.schema import Config
 
 def refused(config: Config) -> list[str]:
     """Return why virtual time does not support this run; empty if it does."""
-    mode, task = config.run.mode, config.task
+    task = config.task
     if task.init_from is not None and (
         task.init_sha256 is None or task.init_from.startswith("run:")
     ):
@@ -19,7 +19,13 @@ def refused(config: Config) -> list[str]:
             "finished cells of a study are known to be of this model; `archipelago run --check "
             "--json` prints it"
         ]
-    if task.loop is not None:
+    return unplayable(config)
+
+
+def unplayable(config: Config) -> list[str]:
+    """Return why virtual time cannot play this run, wherever its first model comes from."""
+    mode = config.run.mode
+    if config.task.loop is not None:
         return [
             "task.loop: virtual time has no loop of the user's own; leave it out, or run on Ray"
         ]
