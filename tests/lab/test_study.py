@@ -193,6 +193,13 @@ def test_command_line_can_change_the_base() -> None:
     assert (cell.config.run.steps, cell.virtual.jitter) == (40, 0.5)
 
 
+def test_mode_on_the_command_line_overrides_the_base_like_one_in_the_file() -> None:
+    for given in ("run.mode=diloco", 'run.mode = "diloco"'):
+        (row,) = asked("[sync]\nfragments = 4\nevery = 8\n", given).rows
+        config = row.cells[0].config
+        assert (config.run.mode, config.sync.fragments) == (Mode.DILOCO, 1)
+
+
 def test_command_line_can_change_seeds_and_axes() -> None:
     text = "[study]\nseeds = 8\n[axes]\nsync.every = [8, 24]\n"
     study = asked(text, "study.seeds=[5]", "axes.sync.every=[12]", "axes.sync.quorum=[1, 2]")

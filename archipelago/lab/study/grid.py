@@ -80,7 +80,7 @@ def rows_of(
     for values in product(*common.values(), *own.values()):
         point = dict(zip((*common, *own), values, strict=True))
         options = {**point, **given}
-        fixed = _fixed_by(str(options.get("run.mode", _base_value(base, "run.mode"))))
+        fixed = _fixed_by(str(options.get("run.mode", _base_mode(base, overrides))))
         own_paths = {*given, *own}
         point = {p: v for p, v in point.items() if p in own_paths or not _is_fixed(p, fixed)}
         tables = copy.deepcopy(dict(base))
@@ -105,9 +105,14 @@ def rows_of(
             yield row, dict.fromkeys(problems)
 
 
-def _base_value(base: Mapping[str, Any], path: str) -> object:
-    table, _, key = path.partition(".")
-    return base.get(table, {}).get(key) if isinstance(base.get(table, {}), Mapping) else None
+def _base_mode(base: Mapping[str, Any], overrides: Sequence[str]) -> object:
+    """Return `run.mode` of the base after the overrides; None if nothing sets it."""
+    table = base.get("run", {})
+    mode = table.get("mode") if isinstance(table, Mapping) else None
+    for path, _, value in (text.partition("=") for text in overrides):
+        if path.strip() == "run.mode":
+            mode = value.strip().strip("\"'")
+    return mode
 
 
 def _fixed_by(mode: str) -> frozenset[str]:
