@@ -43,17 +43,19 @@ def study(
         on_cell: Called after each cell with its label and its held-out loss.
 
     Raises:
-        UserMistake: The file is wrong.
+        UserMistake: The file is wrong, or no cell has the metric that it measures.
     """
     from archipelago.lab.study import training_jobs
     from archipelago.lab.study.cells import CellFiles
     from archipelago.lab.study.plan import read as read_study
     from archipelago.lab.study.result import summed
+    from archipelago.lab.study.task_metrics import check_metric
 
     definition = read_study(Path(path), override_arguments(overrides))
     files = CellFiles(definition.folder / "cells")
     cell_results = training_jobs.found(files, definition.cells, retry=False)
     missing = {key: cell for key, cell in definition.cells.items() if key not in cell_results}
+    check_metric(definition, cell_results)
 
     labels = {
         cell.key: f"{row.label}, seed {cell.seed}" for row in definition.rows for cell in row.cells

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import archipelago
 from archipelago.lab.study.cells import CellResult
 from archipelago.lab.study.paired_statistics import gaps_percent
 from archipelago.lab.study.plan import Study, planned
@@ -178,3 +179,15 @@ def test_refuses_a_measure_that_is_none(
 
 def test_higher_of_two_negative_values_gives_a_positive_gap() -> None:
     assert gaps_percent([-1.0, 3.0], [-2.0, 2.0]) == pytest.approx([50, 50])
+
+
+def test_python_api_refuses_a_metric_that_no_cell_has_before_it_trains(place: Path) -> None:
+    path, trained = place / "right.toml", list[str]()
+    path.write_text(
+        STUDY.format(folder=place, measure="heldout_metrics.rihgt", better="higher"),
+        encoding="utf-8",
+    )
+    with pytest.raises(UserMistake, match=r'no cell has a metric "rihgt"; .*right'):
+        archipelago.study(path, on_cell=lambda label, loss: trained.append(label))
+    assert not trained
+    assert not (place / "right").exists()
