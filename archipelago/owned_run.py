@@ -45,8 +45,9 @@ class Run(RunHandle):
 
     The run is in a child process and in processes of Ray, so it continues while this process
     computes or waits. It ends with this process: gracefully, even if this process is killed. A
-    block `with` that ends normally waits for the run. A block that ends with an exception stops
-    the run gracefully, waits for its end, and lets the exception through.
+    block `with` that ends normally waits for the run. A block that ends with an exception, or
+    whose wait is ended by Ctrl-C, stops the run gracefully, waits for its end, and lets the
+    exception through.
 
     The accelerators of this machine belong to the islands. Set `JAX_PLATFORMS=cpu` before you
     import JAX in this process, or JAX reserves their memory here.
@@ -155,15 +156,14 @@ class Run(RunHandle):
     ) -> None:
         if self._started is None:
             return
-        if error is None:
-            self.wait()
-            return
-        self._started.child.stop()
         try:
-            self._started.finish()
+            if error is None:
+                self.wait()
         except KeyboardInterrupt:
-            self._started.child.end_now()
-            self._started.finish()
+            self._started.stop_and_finish()
+            raise
+        if error is not None:
+            self._started.stop_and_finish()
 
     @property
     def name(self) -> str:

@@ -77,6 +77,15 @@ class StartedRun:
         while self.child.ending is None:
             self.pause(BEGIN_LOOK_S)
 
+    def stop_and_finish(self) -> None:
+        """Stop the run gracefully and wait for its end; Ctrl-C meanwhile ends it at once."""
+        self.child.stop()
+        try:
+            self.finish()
+        except KeyboardInterrupt:
+            self.child.end_now()
+            self.finish()
+
 
 def starting(name: str, config: Config) -> RunStatus:
     """Return the status of a run that has not reported one yet."""

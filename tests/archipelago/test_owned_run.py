@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +97,14 @@ def test_refusal_of_a_task_comes_from_the_constructor() -> None:
         ap.Run(SOUND, task=unpicklable)
     with pytest.raises(ap.UserMistake, match="generator"):
         settings_of(unpicklable)
+
+
+def test_interrupt_while_a_block_waits_stops_the_run_and_waits_for_its_end(tmp_path: Path) -> None:
+    run = ap.Run(SOUND, run_dir=tmp_path / "run")
+    interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt), run:  # noqa: PT012
+        run.start()
+        interrupt.start()
+    assert not run.live
+    with pytest.raises(ap.RunFailed, match="it was stopped before it began"):
+        run.result()
