@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -73,11 +74,14 @@ class RunHandle(ABC):
         Args:
             groups: The number by group, `{"my-group": 6}`.
             counts: Further groups, whose names are Python names: `run.scale(local=6)`.
+
+        Raises:
+            UserMistake: A number is not a whole number of 0 or more; or the run refuses it.
         """
         wanted = {**(groups or {}), **counts}
         if not wanted:
             raise UserMistake("scale: name a group and its number of islands, as in local=6")
-        self._call("scale", wanted)
+        self._call("scale", {group: _count(group, count) for group, count in wanted.items()})
 
     def drain(self, island: str) -> None:
         """Request that one island, such as "local-0", hands in its work and leaves."""
@@ -163,6 +167,17 @@ class RunHandle(ABC):
                 f"`ray job logs {self.name} --follow`"
             )
         return self.run_dir
+
+
+def _count(group: str, given: Any) -> int:
+    """Return a number of islands. Errors: `UserMistake` if it is none."""
+    try:
+        count = -1 if isinstance(given, bool) else operator.index(given)
+    except TypeError:
+        count = -1
+    if count < 0:
+        raise UserMistake(f"scale: {group} = {given!r}: give a whole number of islands, 0 or more")
+    return count
 
 
 def metrics_rows(path: Path) -> Iterator[dict[str, Any]]:

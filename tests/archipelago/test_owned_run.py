@@ -60,6 +60,12 @@ def test_scale_names_a_group() -> None:
         ap.Run(SOUND).scale()
 
 
+@pytest.mark.parametrize("count", [-1, True, 1.5, "3", None])
+def test_number_of_islands_is_a_whole_number_of_at_least_zero(count: Any) -> None:
+    with pytest.raises(ap.UserMistake, match=r"scale: local = .* a whole number of islands"):
+        ap.Run(SOUND).scale(local=count)
+
+
 def test_directory_in_use_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ap.UserMistake, match="is not empty"):
