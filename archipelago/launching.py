@@ -11,9 +11,11 @@ import os
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from archipelago.results import RunResult
 from archipelago.travelling_task import MakeOptimizer, MakeTask, with_optimizer, with_task
@@ -192,8 +194,34 @@ def draft_of(
 
 
 def override_arguments(overrides: Overrides | None) -> list[str]:
-    """Return overrides in the notation of `--set`: `a.b=c`."""
-    return [f"{path}={toml_value(value)}" for path, value in (overrides or {}).items()]
+    """Return overrides in the notation of `--set`: `a.b=c`.
+
+    Errors: `UserMistake` if a value has no notation in TOML, such as None.
+    """
+    return [f"{path}={toml_value(_plain(path, each))}" for path, each in (overrides or {}).items()]
+
+
+def _plain(path: str, value: object) -> object:
+    """Return a value as TOML has it: paths as text, numbers of NumPy as numbers of Python.
+
+    Errors: `UserMistake` if TOML has no such value.
+    """
+    match value:
+        case Path():
+            return str(value)
+        case Mapping():
+            return {key: _plain(f"{path}.{key}", each) for key, each in value.items()}
+        case list() | tuple():
+            return [_plain(path, each) for each in value]
+        case bool() | int() | float() | str() | date() | time():
+            return float(value) if isinstance(value, float) else value
+        case np.generic():
+            return value.item()
+        case _:
+            raise UserMistake(
+                f"override {path} = {value!r}: give a value of TOML, not a {type(value).__name__}; "
+                "to keep the default, leave it out"
+            )
 
 
 def _now() -> datetime:

@@ -9,10 +9,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import archipelago as ap
 from archipelago.child_process import child_environment
+from archipelago.launching import draft_of
 from archipelago.run_handle import metrics_rows
 from archipelago.travelling_task import settings_of
 
@@ -64,6 +66,23 @@ def test_scale_names_a_group() -> None:
 def test_number_of_islands_is_a_whole_number_of_at_least_zero(count: Any) -> None:
     with pytest.raises(ap.UserMistake, match=r"scale: local = .* a whole number of islands"):
         ap.Run(SOUND).scale(local=count)
+
+
+def test_overrides_take_paths_and_numbers_of_numpy_and_refuse_none(tmp_path: Path) -> None:
+    values = {
+        "run.dir": tmp_path,
+        "run.steps": np.int64(7),
+        "optimizer.learning_rate": np.float32(0.5),
+        "optimizer.weight_decay": np.float64(0.25),
+        "sync.outer": {"momentum": np.float64(0.5)},
+    }
+    draft, _ = draft_of(SOUND, values, None)
+    config = draft.accepted()
+    assert (config.run.dir, config.run.steps) == (str(tmp_path), 7)
+    assert (config.optimizer.learning_rate, config.optimizer.weight_decay) == (0.5, 0.25)
+    assert config.sync.outer.momentum == 0.5
+    with pytest.raises(ap.UserMistake, match=r"run\.name = None: give a value of TOML"):
+        ap.Run(SOUND, {"run.name": None})
 
 
 def test_directory_in_use_is_refused_at_the_start(tmp_path: Path) -> None:
