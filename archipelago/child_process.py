@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import weakref
@@ -20,6 +21,8 @@ from coordinator.errors import UserMistake
 
 LOG_LINES = 20
 """The last lines of the child's log that a message shows."""
+PACKAGES = ("site-packages", "dist-packages")
+"""The names of the folders with installed packages."""
 GONE_S = 5.0
 """Seconds from the end of the child's replies to the end of its process."""
 
@@ -155,13 +158,20 @@ def child_environment() -> dict[str, str]:
     JAX uses the CPU there, unless `JAX_PLATFORMS` names another platform: the accelerators belong
     to the islands.
     """
-    prefixes = {Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()}
     paths = [Path(entry).resolve() for entry in sys.path]
-    own = [
-        str(path)
-        for path in paths
-        if path.is_dir() and not any(path.is_relative_to(prefix) for prefix in prefixes)
-    ]
+    own = [str(path) for path in paths if path.exists() and not _is_installed(path)]
     own += [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     path = os.pathsep.join(dict.fromkeys(own))
     return {"JAX_PLATFORMS": "cpu", **os.environ, "PYTHONPATH": path}
+
+
+def _is_installed(path: Path) -> bool:
+    """Return whether an entry of `sys.path` is of this Python, so that the child has it anyway.
+
+    A project may lie in the folder of its environment, or below /usr as the system's Python does.
+    """
+    prefixes = {Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()}
+    if not any(path.is_relative_to(prefix) for prefix in prefixes):
+        return False
+    library = Path(sysconfig.get_path("stdlib")).resolve()
+    return path.is_relative_to(library) or path.name in PACKAGES

@@ -110,6 +110,19 @@ def test_child_imports_what_this_process_imports(tmp_path: Path) -> None:
     assert environment["JAX_PLATFORMS"] == os.environ.get("JAX_PLATFORMS", "cpu")
 
 
+@pytest.mark.parametrize("kind", ["folder of the environment", "archive"])
+def test_child_imports_from_everywhere_but_the_libraries(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "archive":
+        place = tmp_path / "modules.zip"
+        place.touch()
+    else:  # as in a container whose /usr/src/app is below the prefix /usr
+        place = Path(sys.prefix).resolve() / "bin"
+    monkeypatch.syspath_prepend(str(place))
+    assert child_environment()["PYTHONPATH"].split(os.pathsep)[0] == str(place)
+
+
 def test_refusal_of_a_task_comes_from_the_constructor() -> None:
     def unpicklable(data: ap.DataSpec) -> ap.Task:
         return stream_of(data)
