@@ -28,9 +28,9 @@ def connect(name: str | Path | None = None, *, address: str | None = None) -> Co
     """
     found = runs.reach(None if name is None else str(name), address)
     if isinstance(found, Path):
-        return ConnectedRun(found.name, found)
+        return ConnectedRun(found.name, found.absolute())
     if found.pid:
-        return ConnectedRun(found.run, runs.here(None if name is None else str(name)))
+        return ConnectedRun(found.run, runs.here(None if name is None else str(name)).absolute())
     return ConnectedRun(found.run, None, address)
 
 

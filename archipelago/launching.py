@@ -87,6 +87,7 @@ def run(
     config, chosen, layout = enter(checked, origin, chosen, _now(), resume=resume, owned=True)
     if from_step is not None:
         chosen_rung(depot_of(config, chosen), from_step)
+    result_dir = chosen.absolute()  # the caller may change the working directory
     with Interrupts() as interrupts:
         outcome = launch(
             config,
@@ -99,7 +100,7 @@ def run(
             from_stored=from_stored,
             from_step=from_step,
         )
-    return RunResult(chosen, outcome.summary)
+    return RunResult(result_dir, outcome.summary)
 
 
 def check_resuming(*, resume: bool, from_stored: bool, from_step: int | None) -> None:

@@ -123,6 +123,19 @@ def test_child_imports_from_everywhere_but_the_libraries(
     assert child_environment()["PYTHONPATH"].split(os.pathsep)[0] == str(place)
 
 
+def test_connected_run_is_found_from_another_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = tmp_path / "runs" / "first"
+    run_dir.mkdir(parents=True)
+    (run_dir / "config.toml").touch()
+    (run_dir / "metrics.jsonl").write_text('{"t": 1}\n')
+    monkeypatch.chdir(tmp_path)
+    run = ap.connect("first")
+    monkeypatch.chdir("/")
+    assert (run.run_dir, len(run.metrics())) == (run_dir, 1)
+
+
 def test_refusal_of_a_task_comes_from_the_constructor() -> None:
     def unpicklable(data: ap.DataSpec) -> ap.Task:
         return stream_of(data)
