@@ -15,7 +15,7 @@ from coordinator.errors import UserMistake
 from islands.foreign_arrays import is_tensor, on_host, tensor_of
 from islands.sources import DataSpec
 from islands.task import Batch, Params, Task
-from islands.task_helpers import NamedArrays, Paths, supervised_task, text_task
+from islands.task_helpers import NamedArrays, Paths, begins_with, supervised_task, text_task
 from islands.user_code import asked, attribute_of
 from islands.user_lines import place_of, wrapping
 
@@ -71,8 +71,8 @@ def loop_task(
         init=drawn,
         loop=loop,
         evaluate=wrapping(lambda params, batch: evaluate(drawn.as_made(params), batch), evaluate),
-        embedding=lambda path: path.startswith(tuple(embedding)),
-        stacked=lambda path: path.startswith(tuple(stacked)),
+        embedding=begins_with(embedding),
+        stacked=begins_with(stacked),
     )
 
 

@@ -75,13 +75,19 @@ def text_task(
         tokens=predicted,
         stream=lambda batch_size: Stream(corpus(), batch_size, data.seed),
         heldout=lambda batch_size: corpus().heldout_batches(batch_size),
-        stacked=lambda path: path.startswith(tuple(stacked)),
-        embedding=lambda path: path.startswith(tuple(embedding)),
+        stacked=begins_with(stacked),
+        embedding=begins_with(embedding),
         eval_loss=eval_loss,
         init_state=None if init_state is None else seeded(init_state),
         frozen=frozen,
         text=_text_model(text, data, vocabulary, has_state=init_state is not None),
     )
+
+
+def begins_with(beginnings: Paths) -> Callable[[str], bool]:
+    """Return whether a path begins with one of these; a text instead of a list is one of them."""
+    known = (beginnings,) if isinstance(beginnings, str) else tuple(beginnings)
+    return lambda path: path.startswith(known)
 
 
 def _text_model(

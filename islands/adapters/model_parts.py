@@ -14,7 +14,7 @@ from islands.package_extras import install_command
 from islands.sources import DataSpec
 from islands.state_tree import FROZEN, KEY, named_arguments, refused_argument
 from islands.task import Task
-from islands.task_helpers import NamedArrays, supervised_task, text_task
+from islands.task_helpers import NamedArrays, begins_with, supervised_task, text_task
 from islands.user_lines import place_of, wrapping
 
 
@@ -129,7 +129,7 @@ def task_of(
     return replace(
         task,
         embedding=parts.embeddings,
-        stacked=lambda path: path.startswith(tuple(stacked)),
+        stacked=begins_with(stacked),
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 from coordinator.errors import UserMistake
 from coordinator.protocol import Lease
 from islands.inner import Inner
+from islands.loop_task import loop_task
 from islands.state_tree import in_one_tree
 from islands.task import Task, load_task
 from islands.task_helpers import supervised_task, text_task
@@ -137,3 +138,16 @@ def test_unusable_examples_are_refused(made: Callable[[], Any], says: str) -> No
     task = supervised_task(init, text_loss, made, data, classes=2)
     with pytest.raises(UserMistake, match=says):
         task.stream(2)
+
+
+def test_one_beginning_of_a_path_may_be_a_text(tmp_path: Path) -> None:
+    data = data_spec(str(sums(tmp_path)), window=16)
+    text = text_task(init, text_loss, data, embedding="wte", stacked="layers")
+    loop = loop_task(
+        lambda: None, lambda seed: {}, lambda params, batch: 0.0, data, embedding="wte"
+    )
+    for task in (text, loop):
+        assert [path for path in ("wte/w", "w", "tail", "encoder") if task.embedding(path)] == [
+            "wte/w"
+        ]
+    assert [path for path in ("layers/w", "l", "scale") if text.stacked(path)] == ["layers/w"]
