@@ -28,7 +28,7 @@ def attribute_of(key: str, target: str) -> Any:
         raise UserMistake(
             f"{line_in(error)}{setting}: no module {error.name!r}: install it or set PYTHONPATH"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script without a guard reads its arguments
         raise UserMistake(raised_by(f"{setting}: the import", error)) from error
     try:
         return reduce(getattr, attribute.split("."), module)

@@ -151,3 +151,13 @@ def test_one_beginning_of_a_path_may_be_a_text(tmp_path: Path) -> None:
             "wte/w"
         ]
     assert [path for path in ("layers/w", "l", "scale") if text.stacked(path)] == ["layers/w"]
+
+
+def test_module_that_ends_python_is_reported_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "script_without_guard.py"
+    path.write_text("import sys\n\nsys.exit(2)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserMistake, match=r"script_without_guard.py:3: .* raises SystemExit: 2"):
+        load_task(None, "script_without_guard:task", {}, data_spec(str(tmp_path)))
