@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +57,7 @@ def test_run_with_a_fault_of_the_syncer_is_refused(tmp_path: Path) -> None:
 
 
 def test_values_beside_a_run_directory_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["training", str(tmp_path), "run.steps=3"])
-    assert command.main() == 2
+    assert command.main([str(tmp_path), "run.steps=3"]) == 2
     assert "run.steps=3: a run is trained again as it was" in capsys.readouterr().err

@@ -7,6 +7,7 @@ The command computes on one thread, like an island of one CPU.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.storage.files import json_text
@@ -14,9 +15,9 @@ from cluster.workers.environment import take_one_thread
 from coordinator.errors import ArchipelagoError, UserMistake
 
 
-def main() -> int:
-    """Run the command, and return its exit code."""
-    if len(sys.argv) < 2:
+def main(arguments: Sequence[str]) -> int:
+    """Run the command with the arguments behind its name, and return its exit code."""
+    if not arguments:
         print(__doc__, file=sys.stderr)
         return 2
     take_one_thread()
@@ -25,17 +26,17 @@ def main() -> int:
     from archipelago.lab.training.train import train
     from archipelago.lab.training.virtual_file import load
 
-    path = Path(sys.argv[1])
+    path, values = Path(arguments[0]), arguments[1:]
     try:
         if path.is_dir():
-            if len(sys.argv) > 2:
+            if values:
                 raise UserMistake(
-                    f"{' '.join(sys.argv[2:])}: a run is trained again as it was; to change it, "
+                    f"{' '.join(values)}: a run is trained again as it was; to change it, "
                     f"give a file instead, such as {path / 'config.toml'}"
                 )
             learned = train_again(path, Virtual())
         else:
-            config, virtual = load(path, sys.argv[2:])
+            config, virtual = load(path, values)
             learned = train(
                 config, virtual, virtual.look_every, virtual.average_shares, virtual.tasks
             )
@@ -51,4 +52,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
