@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -126,7 +127,7 @@ class Run(RunHandle):
         if self._resume:
             chosen = _resumed(config, wanted, self._from_step)
         else:
-            chosen = runs.choose(config, self._origin, wanted, datetime.now().astimezone())
+            chosen = new_dir(config, self._origin, wanted, datetime.now().astimezone())
         run_dir = chosen.absolute()
         threads = CallbackThreads(run_dir, self._callbacks) if self._callbacks else None
         child = ChildProcess(
@@ -234,6 +235,27 @@ class Run(RunHandle):
         if self._started is None:
             raise UserMistake("the run was not started: call start() first")
         return self._started
+
+
+def new_dir(config: Config, origin: Path, wanted: Path | None, now: datetime) -> Path:
+    """Return the directory of a new run; without a wanted one or a name, make it.
+
+    Its name has the time in seconds, so runs that are started in one second get a number behind it.
+
+    Errors: `UserMistake` as for `runs.choose`.
+    """
+    if wanted is not None or config.run.name:
+        return runs.choose(config, origin, wanted, now)
+    first = chosen = Path(config.run.dir) / runs.name_of(config, origin, now)
+    for number in count(2):
+        try:
+            chosen.mkdir(parents=True)
+            break
+        except FileExistsError:
+            chosen = first.with_name(f"{first.name}-{number}")
+        except OSError:
+            break  # `choose` says why
+    return runs.choose(config, origin, chosen, now)
 
 
 def _resumed(config: Config, wanted: Path | None, from_step: int | None) -> Path:

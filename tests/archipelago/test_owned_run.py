@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import archipelago as ap
 from archipelago.child_process import child_environment
 from archipelago.launching import draft_of
+from archipelago.owned_run import new_dir
 from archipelago.run_handle import metrics_rows
 from archipelago.travelling_task import settings_of
 
@@ -89,6 +91,15 @@ def test_directory_in_use_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ap.UserMistake, match="is not empty"):
         ap.Run(SOUND, run_dir=tmp_path).start()
+
+
+def test_runs_of_one_second_have_directories_of_their_own(tmp_path: Path) -> None:
+    config = ap.parse_config({**SOUND, "run": {"dir": str(tmp_path)}})
+    now = datetime(2026, 4, 5, 6, 7, 8, tzinfo=UTC)
+    made = [new_dir(config, Path("mine.toml"), None, now) for _ in range(3)]
+    first = tmp_path / "mine-20260405-060708"
+    assert made == [first, Path(f"{first}-2"), Path(f"{first}-3")]
+    assert all(each.is_dir() for each in made)
 
 
 def test_rows_of_metrics_are_flat_and_whole(tmp_path: Path) -> None:
