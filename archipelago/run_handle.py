@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import operator
 import time
 from abc import ABC, abstractmethod
@@ -19,6 +20,8 @@ from cluster.storage.metrics_log import LOOKS
 from coordinator.errors import RunFailed, UserMistake
 from coordinator.protocol import Island
 from islands.data.local_paths import local_path
+
+log = logging.getLogger(__name__)
 
 POLL_S = 0.5
 """Seconds between two looks at a run, while `wait` waits for it."""
@@ -181,12 +184,21 @@ def _count(group: str, given: Any) -> int:
 
 
 def metrics_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the complete lines of a metrics log, flat; nothing if the file is not there yet."""
+    """Yield the complete lines of a metrics log, flat; nothing if the file is not there yet.
+
+    A fleet that ends while it writes leaves a torn line. It is left out with a warning.
+    """
     try:
         with path.open("rb") as file:
-            for line in file:
-                if line.endswith(b"\n"):
-                    yield dict(_flat(json.loads(line), ""))
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    return  # it is being written
+                try:
+                    row = dict(_flat(json.loads(line), ""))
+                except (ValueError, AttributeError):
+                    log.warning("%s: line %d is damaged, and is left out", path, number)
+                else:
+                    yield row
     except FileNotFoundError:
         return
 

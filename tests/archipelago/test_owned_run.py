@@ -109,6 +109,17 @@ def test_rows_of_metrics_are_flat_and_whole(tmp_path: Path) -> None:
     assert [*metrics_rows(path)] == [{"t": 1, "figures.quorum": 2, "islands": [{"island": "a"}]}]
 
 
+def test_damaged_rows_of_metrics_are_left_out_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"t": 1}\n{"t": 2, "fi\n[3]\n{"t": 4}\n')
+    assert [*metrics_rows(path)] == [{"t": 1}, {"t": 4}]
+    assert [each.getMessage() for each in caplog.records] == [
+        f"{path}: line {number} is damaged, and is left out" for number in (2, 3)
+    ]
+
+
 def test_child_imports_what_this_process_imports(tmp_path: Path) -> None:
     sys.path.insert(0, str(tmp_path))
     try:
