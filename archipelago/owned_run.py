@@ -242,7 +242,7 @@ def new_dir(config: Config, origin: Path, wanted: Path | None, now: datetime) ->
 
     Its name has the time in seconds, so runs that are started in one second get a number behind it.
 
-    Errors: `UserMistake` as for `runs.choose`.
+    Errors: `UserMistake` if it is in use, or cannot be used.
     """
     if wanted is not None or config.run.name:
         return runs.choose(config, origin, wanted, now)
@@ -254,7 +254,7 @@ def new_dir(config: Config, origin: Path, wanted: Path | None, now: datetime) ->
         except FileExistsError:
             chosen = first.with_name(f"{first.name}-{number}")
         except OSError:
-            break  # `choose` says why
+            break  # `choose` gives the reason
     return runs.choose(config, origin, chosen, now)
 
 
