@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -247,15 +248,18 @@ def new_dir(config: Config, origin: Path, wanted: Path | None, now: datetime) ->
     if wanted is not None or config.run.name:
         return runs.choose(config, origin, wanted, now)
     first = chosen = Path(config.run.dir) / runs.name_of(config, origin, now)
-    for number in count(2):
-        try:
-            chosen.mkdir(parents=True)
-            break
-        except FileExistsError:
-            chosen = first.with_name(f"{first.name}-{number}")
-        except OSError:
-            break  # `choose` gives the reason
-    return runs.choose(config, origin, chosen, now)
+    numbers = count(2)
+    while True:
+        if not chosen.exists():
+            runs.choose(config, origin, chosen, now)
+            try:
+                chosen.parent.mkdir(parents=True, exist_ok=True)
+                with suppress(FileExistsError):  # another process has just made it
+                    chosen.mkdir()
+                    return chosen
+            except OSError as error:
+                raise UserMistake(f"run directory {chosen} cannot be made: {error}") from error
+        chosen = first.with_name(f"{first.name}-{next(numbers)}")
 
 
 def _resumed(config: Config, wanted: Path | None, from_step: int | None) -> Path:

@@ -85,7 +85,7 @@ def text_task(
 
 
 def begins_with(beginnings: Paths) -> Callable[[str], bool]:
-    """Return whether a path begins with one of these; a text instead of a list is one of them."""
+    """Return a test of whether a path begins with one of these; a text is one of them."""
     known = (beginnings,) if isinstance(beginnings, str) else tuple(beginnings)
     return lambda path: path.startswith(known)
 

@@ -102,6 +102,13 @@ def test_runs_of_one_second_have_directories_of_their_own(tmp_path: Path) -> Non
     assert all(each.is_dir() for each in made)
 
 
+def test_run_folder_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs").symlink_to(tmp_path / "away" / "further")
+    config = ap.parse_config({**SOUND, "run": {"dir": str(tmp_path / "runs")}})
+    with pytest.raises(ap.UserMistake, match="runs"):
+        new_dir(config, Path("mine.toml"), None, datetime.now(UTC))
+
+
 def test_rows_of_metrics_are_flat_and_whole(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     assert [*metrics_rows(path)] == []
